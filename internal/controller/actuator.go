@@ -9,14 +9,14 @@ import (
 	"skyserve/provision"
 )
 
-// Actuator reads and changes the replicas of a service. It records every change before making it, so
+// Actuator reads and changes the replicas of a service. It stores every change before making it, so
 // that after a crash the next Apply completes the change.
 type Actuator interface {
-	// Current returns the recorded replicas and their state. It returns an error where the state of
+	// Current returns the replicas and their state. It returns an error where the state of
 	// the service cannot be read.
 	Current() (CurrentState, error)
-	// Apply makes a change and returns the IDs of the launched replicas. It waits neither until
-	// they are ready nor until others have drained; it also completes unfinished earlier changes.
+	// Apply makes a change and returns the IDs of the launched replicas. It does not wait until
+	// they are ready or others have drained. It also completes unfinished earlier changes.
 	// Apply calls checkLeadership immediately before the first change. When that returns an error, no
 	// change is allowed any more, and Apply returns the error without a change. ErrBusy means that the
 	// service cannot be changed now.
@@ -40,8 +40,7 @@ var ErrBusy = errors.New("the service cannot be changed now")
 // WithActuator lets the controller scale the service through an actuator.
 func WithActuator(a Actuator) Option { return func(o *options) { o.actuator = a } }
 
-// CurrentState contains the replicas that are recorded for a service: those that it has or is
-// starting.
+// CurrentState contains the replicas that a service has or is starting.
 type CurrentState struct {
 	Spec *service.Spec
 	// Replicas are in the order of service.yaml; those of a model and region are ordered by number.
@@ -55,11 +54,11 @@ type CurrentState struct {
 	// States are the replicas and balancers that are not ready, and drained and donated replicas, as in
 	// telemetry.Scaling.
 	States []telemetry.MachineState
-	// Unfinished is true when a recorded change is incomplete and Apply can complete it.
+	// Unfinished is true when a stored change is incomplete and Apply can complete it.
 	Unfinished bool
 }
 
-// CurrentReplica is one recorded replica.
+// CurrentReplica is one replica of CurrentState.
 type CurrentReplica struct {
 	ID     string
 	Model  string // empty where only the replica itself reports it
@@ -68,12 +67,12 @@ type CurrentReplica struct {
 	// Class is its replica class: GPU, number of GPUs and capacity type. It is the zero class where that is unknown.
 	Class provision.ReplicaClass
 	URL   string
-	// Drained replicas receive no requests: they were drained by an operator, interrupted or
-	// replaced.
+	// Drained is true if the replica receives no requests because an operator drained it, or because it is interrupted
+	// or replaced.
 	Drained bool
-	// Donation is nil unless the replica is donated or drains before its removal: see service.Donation.
-	// A donated replica receives no requests. Its machine is available to other work until the replica is
-	// reclaimed, which is faster than a launch, or removed.
+	// Donation is set if the replica receives no requests because the scaler donated it, or drains it to remove it
+	// (Donation.Draining); nil for other replicas. The machine of a donated replica is available to other work until the
+	// replica is reclaimed, which is faster than a launch, or removed.
 	Donation *service.Donation
 }
 
@@ -87,7 +86,7 @@ type CapacityChange struct {
 	Replace []ReplicaReplacement
 }
 
-// ReplicaDrain is a replica to drain. The donation of a replica to remove has length zero: see
+// ReplicaDrain is a replica to drain. If it is then removed and not donated, its Donation ends when it begins: see
 // service.Donation.
 type ReplicaDrain struct {
 	ID string

@@ -10,9 +10,9 @@ import (
 	"skyserve/plan"
 )
 
-// scalingChange is one change with the actions that it consists of.
+// scalingChange is one change: what the Actuator applies, and the same as actions, which become events.
 type scalingChange struct {
-	change   CapacityChange
+	capacity CapacityChange
 	actions  []scalingAction
 	fromZero bool // the change starts the first replica of a model
 }
@@ -45,8 +45,8 @@ func (mode scaleInMode) newDonation(now time.Time) service.Donation {
 	return d
 }
 
-// buildChange converts a strategy's decision into a change: the replicas and the actions. The endpoints of a
-// strategy are the groups, in the same order (strategyInput).
+// buildChange converts a strategy's decision, which has numbers of replicas, into a change of particular replicas. An
+// endpoint of a strategy is the index of a group (see strategyInput).
 func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autoscale service.Autoscale) scalingChange {
 	g := groups[c.Endpoint]
 	b := &changeBuilder{scalingInputs: in, group: g, reason: c.Reason}
@@ -55,13 +55,12 @@ func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, auto
 	for _, r := range c.Redeploy {
 		launch += r.Count - b.redeployDonated(groups[r.From], r.Count)
 	}
-	// A strategy ignores GPU types. It may have assigned donated replicas of this group to a model
-	// on another GPU, which cannot use them. They are reclaimed here before new replicas are
-	// launched.
+	// A strategy ignores GPU types. If it redeploys donated replicas of this group as a model that needs another GPU,
+	// redeployDonated leaves them. They are reclaimed here before new replicas are launched.
 	launch += c.Reclaim
 	if ids := in.claimDonated(g, launch, false); len(ids) > 0 {
 		launch -= len(ids)
-		b.change.Reclaim = ids
+		b.capacity.Reclaim = ids
 		b.addAction(telemetry.EventReclaim, ids)
 	}
 	if launch > 0 {
@@ -85,7 +84,7 @@ func (in *scalingInputs) claimDonated(g replicaGroup, n int, idle bool) []string
 	return ids
 }
 
-// changeBuilder builds a change of one group.
+// changeBuilder builds the change of one group.
 type changeBuilder struct {
 	*scalingInputs
 	scalingChange
@@ -96,7 +95,7 @@ type changeBuilder struct {
 func (b *changeBuilder) addAction(kind telemetry.EventKind, ids []string) {
 	b.actions = append(b.actions, scalingAction{
 		at: b.now.UTC(), kind: kind, model: b.group.model, region: b.group.region,
-		replicas: append([]string{}, ids...), serving: b.group.serving(), reason: b.reason, plan: b.planTime(),
+		replicas: append([]string{}, ids...), active: b.group.activeCount(), reason: b.reason, plan: b.planTime(),
 	})
 }
 
@@ -109,7 +108,7 @@ func (b *changeBuilder) donateOrRemove(c plan.Scaling, mode scaleInMode) {
 // the kind of the recorded event; the event of a donation is EventDonate instead of EventDrain.
 func (b *changeBuilder) drain(ids []string, mode scaleInMode, kind telemetry.EventKind) {
 	for _, id := range ids {
-		b.change.Drain = append(b.change.Drain, ReplicaDrain{id, mode.newDonation(b.now)})
+		b.capacity.Drain = append(b.capacity.Drain, ReplicaDrain{id, mode.newDonation(b.now)})
 	}
 	switch {
 	case len(ids) == 0:
@@ -130,17 +129,17 @@ func (b *changeBuilder) redeployDonated(from replicaGroup, n int) int {
 	if len(ids) == 0 {
 		return 0
 	}
-	b.change.Remove = append(b.change.Remove, ids...)
+	b.capacity.Remove = append(b.capacity.Remove, ids...)
 	b.addLaunch(len(ids))
 	b.addAction(telemetry.EventRedeploy, ids)
 	return len(ids)
 }
 
 func (b *changeBuilder) addLaunch(n int) {
-	b.change.Launch = append(b.change.Launch, b.group.mismatch.launches(b.group.modelRegion, n)...)
+	b.capacity.Launch = append(b.capacity.Launch, b.group.mismatch.launches(b.group.modelRegion, n)...)
 }
 
-// buildReplacements returns the changes that replace, in each group, one excess replica with a
+// buildReplacements returns the changes that replace, in each group, one unplanned replica with a
 // replica of a missing class (see mismatch). It omits groups that change otherwise in this
 // iteration.
 func (in *scalingInputs) buildReplacements(groups []replicaGroup, changed map[modelRegion]bool) []scalingChange {
@@ -152,7 +151,7 @@ func (in *scalingInputs) buildReplacements(groups []replicaGroup, changed map[mo
 		}
 		b := &changeBuilder{scalingInputs: in, group: g}
 		b.reason = fmt.Sprintf("the plan requires %s; replaces %s", replacements[0].Class, replacements[0].ID)
-		b.change.Replace = replacements
+		b.capacity.Replace = replacements
 		b.addAction(telemetry.EventReplace, nil)
 		out = append(out, b.scalingChange)
 	}
@@ -171,7 +170,7 @@ func (in *scalingInputs) buildRemovals(groups []replicaGroup) []scalingChange {
 			continue
 		}
 		b := &changeBuilder{scalingInputs: in, group: g}
-		b.change.Remove = idsOf(ended)
+		b.capacity.Remove = idsOf(ended)
 		draining, donated := splitDraining(ended)
 		if len(draining) > 0 {
 			b.reason = "its requests have ended"

@@ -21,8 +21,8 @@ const (
 	// an interruption notice; the shortest notice is 30 s. Each iteration lists the machines of each region
 	// and reads a snapshot of each balancer.
 	loopInterval = 5 * time.Second
-	// busyInterval is the interval while a change of machines is in progress. Half of it is the
-	// shortest wait for the end of a minute, a review or the end of a cooldown.
+	// busyInterval is the interval while a change of machines is in progress. When a minute or a cooldown ends or a review
+	// is due, the next iteration starts earlier, but not before half of busyInterval has passed.
 	busyInterval = time.Second
 	// observeTimeout is the timeout for querying the balancers. A later response would be too old to
 	// decide on.

@@ -18,8 +18,10 @@
 //   - scaling_inputs.go: its inputs
 //   - mismatch.go: the difference between the running replicas and the plan
 //   - scale_to_zero.go: the start of the first replica of a model without a minimum, and the removal of the last ones
-//   - changes.go: the changes that it decides on. An Actuator applies them.
-//   - scaling_action.go: the events about these changes
+//   - changes.go: the changes of particular replicas that follow from the strategy's decisions (plan.Scaling). An Actuator
+//     applies them (CapacityChange).
+//   - scaling_action.go: the events about these changes. The scaler publishes the last ones with its state
+//     (telemetry.Scaling).
 //
 // Package deploy implements MachineReconciler and Actuator.
 //

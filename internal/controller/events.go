@@ -25,8 +25,8 @@ func eventIDPrefix(started time.Time) string {
 	return holderName() + "-" + strconv.FormatInt(started.UnixNano(), 36)
 }
 
-// record records an event of the service. It never blocks.
-func (c *Controller) record(e telemetry.Event) {
+// recordEvent records an event of the service. It never blocks.
+func (c *Controller) recordEvent(e telemetry.Event) {
 	if c.events != nil {
 		c.events.Record(e)
 	}
@@ -34,7 +34,7 @@ func (c *Controller) record(e telemetry.Event) {
 
 // recordLeader records that this controller is the leader.
 func (c *Controller) recordLeader(l lease) {
-	c.record(telemetry.Event{
+	c.recordEvent(telemetry.Event{
 		ID: fmt.Sprintf("leader-%d", l.Token()), Actor: telemetry.ActorController, Kind: telemetry.EventLeader, Object: c.name(),
 		Message: fmt.Sprintf("controller %s is the leader", c.name()), Reason: "it acquired the lease",
 	})
@@ -71,7 +71,7 @@ func (c *Controller) recordMoves(before, after Assignment) {
 				e.Region = r.Region
 			}
 		}
-		c.record(e)
+		c.recordEvent(e)
 	}
 }
 
@@ -83,7 +83,7 @@ func recordedReview(r telemetry.Review) *telemetry.Review {
 	return &r
 }
 
-// sameCapacity reports whether a plan needs no event of its own: it has the same replicas by GPU and capacity type as
+// sameCapacity reports whether the plan of r needs no event of its own: it has the same replicas by GPU and capacity type as
 // the recorded one, and both or neither satisfy all constraints.
 func sameCapacity(recorded, r *telemetry.Review) bool {
 	infeasible := func(r *telemetry.Review) bool { return r.Plan.Status == string(plan.StatusInfeasible) }

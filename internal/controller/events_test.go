@@ -240,7 +240,7 @@ func TestActionsNameKindAndPlan(t *testing.T) {
 		telemetry.EventDrain: "draining before removal: us-3", telemetry.EventScaleToZero: "scaling to zero, draining us-3",
 		telemetry.EventScaleFromZero: "scaling from zero, starting us-3",
 	} {
-		a := scalingAction{at: at, kind: kind, model: "m", region: "local/us", replicas: []string{"us-3"}, serving: 2, reason: "why", plan: &at}
+		a := scalingAction{at: at, kind: kind, model: "m", region: "local/us", replicas: []string{"us-3"}, active: 2, reason: "why", plan: &at}
 		events := a.events()
 		want := telemetry.Event{At: at, Actor: telemetry.ActorAutoscaler, Kind: kind, Region: "local/us", Object: "us-3", Model: "m", Message: message, Reason: "why; replicas before: 2", Plan: &at}
 		if len(events) != 1 || events[0] != want {
@@ -295,7 +295,7 @@ func TestPlanIsRecorded(t *testing.T) {
 // failure has one event. A new leader records no event of a plan that the store has.
 func TestPlanningIsRecorded(t *testing.T) {
 	var events []telemetry.Event
-	record := func(w *plannerWorld) { w.planner.record = func(e telemetry.Event) { events = append(events, e) } }
+	record := func(w *plannerWorld) { w.planner.recordEvent = func(e telemetry.Event) { events = append(events, e) } }
 	testPlanner(t, func(w *plannerWorld) {
 		// next returns the events since the last call; a plan names the event of its capacity.
 		next := func(what string, want ...telemetry.EventKind) {
@@ -366,7 +366,7 @@ func TestPlanningIsRecorded(t *testing.T) {
 func TestScalingIsRecorded(t *testing.T) {
 	var recorded []telemetry.Event
 	testScaler(t, reactiveService, func(w *scalerWorld) {
-		w.scaler.record = func(e telemetry.Event) { recorded = append(recorded, e) } // before the first action
+		w.scaler.recordEvent = func(e telemetry.Event) { recorded = append(recorded, e) } // before the first action
 		w.pass(12*time.Second, 0.8)
 		w.pass(2*time.Minute, 0.8)
 		w.pass(10*time.Second, 0.1)

@@ -95,7 +95,7 @@ type Controller struct {
 	standbys      standbys
 
 	// mu guards the fields below. runRound also uses conflicted without mu, while no goroutine calls
-	// recordResult.
+	// noteResult.
 	mu          sync.Mutex
 	writes      []time.Duration           // durations of the last lease renewals
 	reloaded    *service.ControllerConfig // the configuration of the last reload until a round applies it; nil = none

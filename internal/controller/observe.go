@@ -100,9 +100,9 @@ type balancerResponse struct {
 	err      error
 }
 
-// queryBalancers queries all balancers concurrently. Each reports its own replicas. If one fails, the others are queried
-// again, for the last reports that they have of other balancers' replicas. observeTimeout limits each of the two rounds:
-// a balancer that hangs uses up the first one.
+// queryBalancers queries all balancers concurrently for their own replicas. If one fails, it queries the others a second
+// time, for the last reports that they have of other balancers' replicas. Each time has its own observeTimeout, because a
+// balancer that does not respond uses up the first one.
 func queryBalancers(ctx context.Context, admins []*telemetry.Client) []balancerResponse {
 	responses := make([]balancerResponse, len(admins))
 	forEach := func(f func(ctx context.Context, admin *telemetry.Client, r *balancerResponse)) {

@@ -39,35 +39,36 @@ const (
 )
 
 // planner reviews the service at the interval autoscale.every, and compares each load with its
-// forecast every minute. A review is a forecast of the loads and a plan for them. The newest
+// forecast every minute. A review (plan.Review) forecasts the loads and makes a plan for them. Balancers and the scaler
+// receive its published form, telemetry.Review. The newest
 // review is kept when a term of leadership ends; its schedule and a running review are not.
 type planner struct {
-	service string
-	kv      kvStore
-	log     *slog.Logger
-	logged  errorOnce
-	current *currentReview        // the review in force, shared with the scaler
-	source  OfferingSource        // nil = offerings and reservations are unknown
-	record  func(telemetry.Event) // records an event of the service
-	replan  atomic.Bool           // review soon, because the running replicas have changed
+	service     string
+	kv          kvStore
+	log         *slog.Logger
+	logged      errorOnce
+	inForce     *reviewInForce        // shared with the scaler
+	source      OfferingSource        // nil = offerings and reservations are unknown
+	recordEvent func(telemetry.Event) // records an event of the service
+	replan      atomic.Bool           // review soon, because the running replicas have changed
 
-	newest     *plan.ReviewResult // the newest review of this controller; nil before the first, and while a stored review is in force
-	every      time.Duration      // autoscale.every at the last review
-	backlog    map[string]bool    // the batches in the last review
-	next       time.Time          // when the next review is due
-	retry      time.Duration      // the last interval after a failure to observe; 0 = no failure
-	termStart  time.Time          // start of this term
-	graceEnded bool               // all balancers have responded in this term, or startGrace is over
-	shown      telemetry.Review   // the review that balancers are to display
-	pending    bool               // shown has not been written to the store
-	recorded   *telemetry.Review  // the newest review with a plan, whose PlanEvent identifies the recorded event; nil = none, or planning has failed since
-	ended      func() bool        // reports whether the term has ended
-	ready      func()             // called when a running review completes
-	running    chan reviewResult  // nil = no review is running
+	computed   *plan.ReviewResult   // the newest review that this controller computed; nil before the first, and while a stored review is in force
+	every      time.Duration        // autoscale.every at the last review
+	backlog    map[string]bool      // the batches in the last review
+	next       time.Time            // when the next review is due
+	retry      time.Duration        // the last interval after a failure to observe; 0 = no failure
+	termStart  time.Time            // start of this term
+	graceEnded bool                 // all balancers have responded in this term, or startGrace is over
+	published  telemetry.Review     // what balancers display: the review in force, deviations from its forecasts and why planning waits or fails
+	pending    bool                 // published has not been written to the store
+	recorded   *telemetry.Review    // the newest review, whose PlanEvent is the time of the last event about a plan; nil = no such event, or planning has failed since
+	ended      func() bool          // reports whether the term has ended
+	ready      func()               // called when a running review completes
+	running    chan completedReview // nil = no review is running
 }
 
-// reviewResult is the result of a review.
-type reviewResult struct {
+// completedReview is a completed or failed review.
+type completedReview struct {
 	at       time.Time // start
 	observed *Observed
 	minutes  int // of history
@@ -76,14 +77,14 @@ type reviewResult struct {
 }
 
 // newPlanner returns the planner of a service.
-func newPlanner(config service.ControllerConfig, st kvStore, review *currentReview, log *slog.Logger) *planner {
-	return &planner{service: config.Service, kv: st, log: log, current: review, record: func(telemetry.Event) {}}
+func newPlanner(config service.ControllerConfig, st kvStore, review *reviewInForce, log *slog.Logger) *planner {
+	return &planner{service: config.Service, kv: st, log: log, inForce: review, recordEvent: func(telemetry.Event) {}}
 }
 
 // requestReview requests a review soon, unless a strategy scales the service. With
 // such a strategy, the plan in force stays valid until its end: the strategy's own changes do not require another plan.
 func (p *planner) requestReview() {
-	if r := p.current.get(); r == nil || !scalesAutomatically(r.Strategy) {
+	if r := p.inForce.get(); r == nil || !scalesAutomatically(r.Strategy) {
 		p.replan.Store(true)
 	}
 }
@@ -120,8 +121,8 @@ func (p *planner) historySince(now time.Time, newMinute bool) (minute int64, nee
 		return 0, false
 	case !now.Before(p.next):
 		return now.Add(-reviewLookback).Unix() / 60, true
-	case newMinute && p.newest != nil:
-		return p.newest.Proposal.At.Add(-time.Minute).Unix() / 60, true
+	case newMinute && p.computed != nil:
+		return p.computed.Proposal.At.Add(-time.Minute).Unix() / 60, true
 	}
 	return 0, false
 }
@@ -156,8 +157,9 @@ func (p *planner) hasNewBacklog(o observation) bool {
 	})
 }
 
-// loadStoredReview loads the stored review if a strategy scales the service and its Until has not
-// passed. Another controller may have made it. Its event is not recorded again, whether it is loaded or not.
+// loadStoredReview makes the stored review the one in force if a strategy scales the service and its Until has not
+// passed. Another controller may have made it. Even if it is not in force, a next plan with the same
+// capacity has no event of its own.
 func (p *planner) loadStoredReview(ctx context.Context) error {
 	data, _, err := p.kv.Get(ctx, telemetry.ReviewKey(p.service))
 	if isNotFound(err) {
@@ -168,14 +170,14 @@ func (p *planner) loadStoredReview(ctx context.Context) error {
 		err = json.Unmarshal(data, &r)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the plan in force: %w", err)
+		return fmt.Errorf("reading the stored review: %w", err)
 	}
 	p.recorded = recordedReview(r)
 	if !scalesAutomatically(r.Strategy) || !time.Now().Before(r.Until) {
 		return nil
 	}
-	p.shown, p.pending, p.newest, p.next = r, false, nil, r.Until
-	p.current.set(r)
+	p.published, p.pending, p.computed, p.next = r, false, nil, r.Until
+	p.inForce.set(r)
 	return nil
 }
 
@@ -200,7 +202,7 @@ func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o obs
 		return p.publishFailure(ctx, l, now, o.err)
 	}
 	p.graceEnded, p.retry = true, 0
-	if o.history.Minutes == 0 && len(o.Backlog) == 0 && p.newest == nil { // there is nothing to plan from yet
+	if o.history.Minutes == 0 && len(o.Backlog) == 0 && p.computed == nil { // there is nothing to plan from yet
 		p.next = now.Add(firstReviewRetry)
 		return p.clearWaiting(ctx, l)
 	}
@@ -210,28 +212,28 @@ func (p *planner) startReview(ctx context.Context, l lease, now time.Time, o obs
 }
 
 // finishReview publishes a completed review, or why it failed, and schedules the next one.
-func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out reviewResult) error {
+func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out completedReview) error {
 	if out.err != nil {
 		p.next = now.Add(reviewRetry)
 		return p.publishFailure(ctx, l, now, out.err)
 	}
 	review := out.review
-	p.newest, p.next = review, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
+	p.computed, p.next = review, out.at.Add(plan.NextReviewIn(p.every, out.minutes))
 	if review.FirstMinuteOnly() {
 		p.next = out.at.Add(min(p.every, firstReviewRetry))
 	}
 	p.log.Info("plan computed", "status", review.Proposal.Status, "changes", review.Proposal.Changed(), "solve_ms", review.Proposal.SolveMillis)
-	summary := summaryOfReview(review)
-	continueForecasts(summary.Forecast, p.shown.Forecast)
-	summary.Strategy, summary.From, summary.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
-	if summary.PlanEvent = summary.Plan.At; sameCapacity(p.recorded, &summary) {
-		summary.PlanEvent = p.recorded.PlanEvent
+	published := publishedReview(review)
+	continueForecasts(published.Forecast, p.published.Forecast)
+	published.Strategy, published.From, published.Until = out.observed.Spec.Autoscale.Strategy, out.at.UTC(), p.next.UTC()
+	if published.PlanEvent = published.Plan.At; sameCapacity(p.recorded, &published) {
+		published.PlanEvent = p.recorded.PlanEvent
 	} else {
-		p.record(planEvent(summary.Plan, out.minutes))
+		p.recordEvent(planEvent(published.Plan, out.minutes))
 	}
-	p.recorded = &summary
-	p.current.set(summary)
-	return p.publishReview(ctx, l, summary)
+	p.recorded = &published
+	p.inForce.set(published)
+	return p.publishReview(ctx, l, published)
 }
 
 // continueForecasts sets EarlierTPS of new forecasts from the earlier forecasts of the same model and region.
@@ -255,44 +257,44 @@ func (p *planner) scheduleObserve(now time.Time) {
 
 // publishWaiting publishes that the first plan waits for balancers. It does not replace a published plan.
 func (p *planner) publishWaiting(ctx context.Context, l lease, now time.Time) error {
-	if p.shown.Plan != nil && !p.pending {
+	if p.published.Plan != nil && !p.pending {
 		return nil
 	}
-	if p.shown.Plan == nil {
+	if p.published.Plan == nil {
 		p.log.Info("planning postponed until balancers respond")
-		p.shown.Plan = emptyPlan(now)
-		p.shown.Plan.Waiting = "waiting for balancers"
+		p.published.Plan = emptyPlan(now)
+		p.published.Plan.Waiting = "waiting for balancers"
 	}
-	return p.publishReview(ctx, l, p.shown)
+	return p.publishReview(ctx, l, p.published)
 }
 
 // clearWaiting removes the published state of publishWaiting.
 func (p *planner) clearWaiting(ctx context.Context, l lease) error {
-	if p.shown.Plan == nil || p.shown.Plan.Waiting == "" {
+	if p.published.Plan == nil || p.published.Plan.Waiting == "" {
 		return nil
 	}
-	p.shown.Plan = nil
-	return p.publishReview(ctx, l, p.shown)
+	p.published.Plan = nil
+	return p.publishReview(ctx, l, p.published)
 }
 
-// publishFailure publishes why there is no newer plan.
+// publishFailure publishes why there is no newer plan, beside the last plan.
 func (p *planner) publishFailure(ctx context.Context, l lease, now time.Time, err error) error {
-	shown := p.shown
-	if shown.Plan == nil {
-		shown.Plan = emptyPlan(now)
+	next := p.published
+	if next.Plan == nil {
+		next.Plan = emptyPlan(now)
 	} else {
-		old := *shown.Plan
-		shown.Plan = &old
+		old := *next.Plan
+		next.Plan = &old
 	}
-	if shown.Plan.Waiting == "" && shown.Plan.Error == err.Error() && !p.pending {
+	if next.Plan.Waiting == "" && next.Plan.Error == err.Error() && !p.pending {
 		return err
 	}
-	if shown.Plan.Error != err.Error() {
-		p.record(telemetry.Event{At: now, Actor: telemetry.ActorController, Kind: telemetry.EventFailure, Object: "plan", Message: "planning failed", Reason: err.Error()})
+	if next.Plan.Error != err.Error() {
+		p.recordEvent(telemetry.Event{At: now, Actor: telemetry.ActorController, Kind: telemetry.EventFailure, Object: "plan", Message: "planning failed", Reason: err.Error()})
 		p.recorded = nil
 	}
-	shown.Plan.Error, shown.Plan.Waiting = err.Error(), ""
-	return errors.Join(err, p.publishReview(ctx, l, shown))
+	next.Plan.Error, next.Plan.Waiting = err.Error(), ""
+	return errors.Join(err, p.publishReview(ctx, l, next))
 }
 
 // computeReview runs a review in the background. A forecast cannot be cancelled: when the term ends it runs
@@ -306,11 +308,11 @@ func (p *planner) computeReview(o observation, now time.Time) {
 	for _, b := range o.Backlog {
 		p.backlog[b.Batch] = true
 	}
-	result, ready := make(chan reviewResult, 1), p.ready
+	result, ready := make(chan completedReview, 1), p.ready
 	p.running = result
 	go func() {
 		review, err := plan.Review(o.Spec, o.Counts, o.history, now, options)
-		result <- reviewResult{now, o.Observed, o.history.Minutes, review, err}
+		result <- completedReview{now, o.Observed, o.history.Minutes, review, err}
 		ready()
 	}()
 }
@@ -319,18 +321,18 @@ func (p *planner) computeReview(o observation, now time.Time) {
 // requires a new review.
 func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o observation) error {
 	if p.pending {
-		return p.publishReview(ctx, l, p.shown)
+		return p.publishReview(ctx, l, p.published)
 	}
-	if p.newest == nil || o.history == nil || o.from > p.newest.Proposal.At.Unix()/60 {
+	if p.computed == nil || o.history == nil || o.from > p.computed.Proposal.At.Unix()/60 {
 		return o.err
 	}
-	if p.newest.HasNewLoad(o.history, now.Add(-minuteDelay)) {
+	if p.computed.HasNewLoad(o.history, now.Add(-minuteDelay)) {
 		p.next = now
 	}
-	next := p.shown
-	next.Forecast = append([]telemetry.LoadForecast{}, p.shown.Forecast...)
+	next := p.published
+	next.Forecast = append([]telemetry.LoadForecast{}, p.published.Forecast...)
 	changed := false
-	for i, d := range p.newest.Deviations(o.history, now.Add(-minuteDelay)) {
+	for i, d := range p.computed.Deviations(o.history, now.Add(-minuteDelay)) {
 		if next.Forecast[i].Deviation == d.Message {
 			continue
 		}
@@ -348,7 +350,7 @@ func (p *planner) checkForecasts(ctx context.Context, l lease, now time.Time, o 
 // publishReview writes a review to the store, from which balancers read it.
 func (p *planner) publishReview(ctx context.Context, l lease, r telemetry.Review) error {
 	r.Token = l.Token()
-	p.shown, p.pending = r, true
+	p.published, p.pending = r, true
 	if err := storeValue(ctx, l, p.kv, telemetry.ReviewKey(p.service), r); err != nil {
 		return fmt.Errorf("publishing the plan: %w", err)
 	}
@@ -361,14 +363,14 @@ func emptyPlan(at time.Time) *telemetry.PlanSummary {
 	return &telemetry.PlanSummary{At: at.UTC(), Changes: []telemetry.PlanChange{}, Assumed: []string{}, Infeasible: []string{}, OverBudget: []string{}}
 }
 
-// summaryOfReview returns a review in its published form.
-func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
+// publishedReview returns a review in its published form.
+func publishedReview(v *plan.ReviewResult) telemetry.Review {
 	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: publishedTargets(v), Prices: []telemetry.Price{}}
 	for _, p := range v.Prices() {
 		out.Prices = append(out.Prices, telemetry.Price(p))
 	}
 	for i := range v.Forecasts {
-		out.Forecast = append(out.Forecast, forecastOf(&v.Forecasts[i]))
+		out.Forecast = append(out.Forecast, publishedForecast(&v.Forecasts[i]))
 	}
 	out.Plan.Status = string(v.Proposal.Status)
 	out.Plan.CostPerHour = telemetry.PlanCost(v.Proposal.CostPerHour)
@@ -376,13 +378,13 @@ func summaryOfReview(v *plan.ReviewResult) telemetry.Review {
 	out.Plan.BudgetPerHour, out.Plan.OverBudget = v.Proposal.BudgetPerHour, v.Proposal.OverBudget
 	for _, c := range v.Proposal.Changes {
 		if c.Delta != 0 {
-			out.Plan.Changes = append(out.Plan.Changes, changeSummary(c))
+			out.Plan.Changes = append(out.Plan.Changes, publishedChange(c))
 		}
 	}
 	return out
 }
 
-func changeSummary(c plan.ReplicaChange) telemetry.PlanChange {
+func publishedChange(c plan.ReplicaChange) telemetry.PlanChange {
 	out := telemetry.PlanChange{Model: c.Model, Region: service.Region(c.Region), GPU: c.GPU, Current: c.Current, Delta: c.Delta, Planned: c.Planned, Reason: c.Reason}
 	if c.CapacityType != nil {
 		out.Capacity = service.CapacityType(*c.CapacityType)
@@ -390,8 +392,8 @@ func changeSummary(c plan.ReplicaChange) telemetry.PlanChange {
 	return out
 }
 
-// forecastOf returns a forecast in its published form, in tokens per second.
-func forecastOf(l *plan.EndpointForecast) telemetry.LoadForecast {
+// publishedForecast returns a forecast in its published form, in tokens per second.
+func publishedForecast(l *plan.EndpointForecast) telemetry.LoadForecast {
 	f := l.Forecast
 	return telemetry.LoadForecast{
 		Model: l.Model, Region: l.Region, Forecaster: f.Forecaster, At: l.Start(), StepSeconds: l.TargetStep().Seconds(),

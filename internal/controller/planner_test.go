@@ -52,7 +52,7 @@ func newPlannerWorld(t *testing.T) *plannerWorld {
 	w := &plannerWorld{t: t, state: &fakeState{}, lease: &fakeLease{}, observed: spec}
 	log := slog.New(slog.DiscardHandler)
 	w.controlLoop = &controlLoop{log: log, wake: make(chan struct{}, 1), observe: w.observeBalancers}
-	w.planner = newPlanner(service.ControllerConfig{Service: "chat"}, w.state, new(currentReview), log)
+	w.planner = newPlanner(service.ControllerConfig{Service: "chat"}, w.state, new(reviewInForce), log)
 	return w
 }
 
@@ -582,7 +582,7 @@ func TestAppliedPlanStaysInForce(t *testing.T) {
 		if r := next.published(); !r.From.Equal(plan.From) {
 			t.Errorf("a new plan was made too early: %s, not %s", r.From, plan.From)
 		}
-		if r := next.planner.current.get(); r == nil || !r.From.Equal(plan.From) {
+		if r := next.planner.inForce.get(); r == nil || !r.From.Equal(plan.From) {
 			t.Errorf("the new leader has not loaded the plan: %+v", r)
 		}
 		time.Sleep(time.Minute + loopInterval)

@@ -27,7 +27,7 @@ func TestRebuildReturnsOriginalProposal(t *testing.T) {
 		if made.Proposal.Status != plan.StatusOptimal {
 			r.Skip("no plan to carry out")
 		}
-		restored, err := RebuildProposal(spec, counts, summaryOfReview(made).Plan)
+		restored, err := RebuildProposal(spec, counts, publishedReview(made).Plan)
 		if err != nil {
 			r.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func TestReplicaWithOtherRanksIsReattached(t *testing.T) {
 			ControlledBalancer: service.ControlledBalancer{ID: "lb-eu-0"}, listed: true,
 			workers: []telemetry.Worker{{ReplicaConfig: held}},
 		}
-		if got := w.missingReplicas(lb); len(got) != c.want {
+		if got := w.replicasToAttach(lb); len(got) != c.want {
 			t.Errorf("attached with %d ranks of %d: %d to attach, want %d", c.ranks, c.seqs, len(got), c.want)
 		}
 	}

@@ -108,7 +108,7 @@ func (c *Controller) probeBalancer(ctx context.Context, b *trackedBalancer) {
 		c.log.Info("balancer responds again; its replicas return to it", "balancer", b.ID)
 	}
 	b.failures, b.responded = 0, true
-	c.recordResult(b, "", "listing the replicas of a balancer failed; retrying", r.listing)
+	c.noteResult(b, "", "listing the replicas of a balancer failed; retrying", r.listing)
 	if r.listing == nil {
 		b.workers, b.listed = r.workers, true
 	}
@@ -163,9 +163,9 @@ func (c *Controller) assignInput() AssignInput {
 	return in
 }
 
-// newestEpoch returns the newest epoch that a balancer has. A balancer may reject an assignment
-// because of the newer epoch of a replica that it no longer has. It does not report that epoch, but
-// doubling the current epoch soon exceeds it.
+// newestEpoch returns the newest epoch of the replicas that balancers have listed. A balancer may have rejected an
+// assignment because of a newer epoch of a replica that it no longer has and does not list. The result is then more than
+// twice the current epoch: after a few rounds it exceeds the unknown one.
 func (c *Controller) newestEpoch() uint64 {
 	var newest uint64
 	if c.conflicted {
@@ -234,13 +234,13 @@ func (c *Controller) attachAndDetach(ctx context.Context) {
 	var mu sync.Mutex
 	stuck := map[string]bool{} // replicas that could not be detached
 	c.forEachBalancer(func(b *trackedBalancer) {
-		for _, r := range c.excessReplicas(b) {
+		for _, r := range c.replicasToDetach(b) {
 			id := r.ID
 			err := provision.CheckFence(ctx)
 			if err == nil {
 				err = c.releaseReplica(ctx, b, r)
 			}
-			c.recordResult(b, id, "detaching a replica failed; retrying", err)
+			c.noteResult(b, id, "detaching a replica failed; retrying", err)
 			if err != nil {
 				mu.Lock()
 				stuck[id] = true
@@ -249,18 +249,18 @@ func (c *Controller) attachAndDetach(ctx context.Context) {
 		}
 	})
 	c.forEachBalancer(func(b *trackedBalancer) {
-		for _, r := range c.missingReplicas(b) {
+		for _, r := range c.replicasToAttach(b) {
 			if stuck[r.ID] || provision.CheckFence(ctx) != nil {
 				continue
 			}
-			c.recordResult(b, r.ID, "attaching a replica failed; retrying", c.attachReplica(ctx, b, r))
+			c.noteResult(b, r.ID, "attaching a replica failed; retrying", c.attachReplica(ctx, b, r))
 		}
 	})
 }
 
-// recordResult records the result of listing or changing a balancer's replicas. It logs an error
-// once until it changes; failure is the log message.
-func (c *Controller) recordResult(b *trackedBalancer, replica, failure string, err error) {
+// noteResult keeps the last error of listing or changing a balancer's replicas, and logs it once until it changes;
+// failure is the log message.
+func (c *Controller) noteResult(b *trackedBalancer, replica, failure string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := b.ID + " " + replica
@@ -275,22 +275,23 @@ func (c *Controller) recordResult(b *trackedBalancer, replica, failure string, e
 	}
 }
 
-// excessReplicas returns the managed replicas that a balancer has but should not have. Replicas that an
-// operator attached manually are not managed. A replica that is in the balancer's configuration, but not in this
-// controller's, is not excess: it may be new, with the ID of an earlier one, and the balancer received its
-// configuration first. If instead the replica was removed from the service, the balancer's next configuration
-// removes it.
-func (c *Controller) excessReplicas(b *trackedBalancer) []telemetry.Worker {
-	var excess []telemetry.Worker
+// replicasToDetach returns the replicas that a balancer has and that are not assigned to it. Two kinds are left alone, as
+// long as no controller has attached them (epoch 0): replicas that this controller has never assigned, such as those that
+// an operator attached, and replicas in the balancer's configuration that are no longer in this controller's. Such a
+// replica may be new, with the ID of an earlier one, if the balancer received its configuration first. If it was removed
+// from the service instead, the balancer's next configuration removes it.
+func (c *Controller) replicasToDetach(b *trackedBalancer) []telemetry.Worker {
+	var detach []telemetry.Worker
 	for _, r := range b.workers {
-		owner, known := c.current.Owners[r.ID]
-		unassigned := r.Epoch == 0 && (!c.managed[r.ID] || !known && r.Origin == telemetry.OriginConfig)
-		if owner != b.ID && !unassigned {
-			excess = append(excess, r)
+		owner, assigned := c.current.Owners[r.ID]
+		mayBeNew := !assigned && r.Origin == telemetry.OriginConfig
+		leave := r.Epoch == 0 && (!c.managed[r.ID] || mayBeNew)
+		if owner != b.ID && !leave {
+			detach = append(detach, r)
 		}
 	}
-	slices.SortFunc(excess, func(a, b telemetry.Worker) int { return cmp.Compare(a.ID, b.ID) })
-	return excess
+	slices.SortFunc(detach, func(a, b telemetry.Worker) int { return cmp.Compare(a.ID, b.ID) })
+	return detach
 }
 
 // releaseReplica detaches a replica from a balancer: immediately where another balancer gets it, otherwise
@@ -314,10 +315,10 @@ func (c *Controller) releaseReplica(ctx context.Context, b *trackedBalancer, r t
 	return err
 }
 
-// missingReplicas returns the replicas that a balancer should have but does not have, or has from an older
+// replicasToAttach returns the replicas that a balancer should have but does not have, or has from an older
 // assignment, at another address, with another number of data-parallel ranks or with another MaxNumSeqs. It returns none for a balancer that did not
 // list its replicas.
-func (c *Controller) missingReplicas(b *trackedBalancer) []service.ReplicaConfig {
+func (c *Controller) replicasToAttach(b *trackedBalancer) []service.ReplicaConfig {
 	if !b.listed {
 		return nil
 	}

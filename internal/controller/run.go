@@ -98,7 +98,7 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	for _, o := range options {
 		o(&c.options)
 	}
-	review := new(currentReview)
+	review := new(reviewInForce)
 	loop := newControlLoop(log)
 	c.applyImmediately = func(next service.ControllerConfig) error {
 		loop.setBalancers(next.Balancers, hc)
@@ -107,16 +107,16 @@ func Run(ctx context.Context, config service.ControllerConfig, log *slog.Logger,
 	loop.setBalancers(config.Balancers, hc)
 	loop.machines, loop.planner = c.options.machines, newPlanner(config, st, review, log)
 	loop.records = func(l lease) Records { return termRecords{config.Service, l, st} }
-	loop.planner.record = c.record
+	loop.planner.recordEvent = c.recordEvent
 	if m, ok := loop.machines.(EventRecording); ok {
-		m.RecordEventsWith(c.record)
+		m.RecordEventsWith(c.recordEvent)
 	}
 	if m, ok := c.options.actuator.(OfferingSource); ok {
 		loop.planner.source = m
 	}
 	if c.options.actuator != nil {
 		loop.scaler = newScaler(config, st, c.options.actuator, review, log)
-		loop.scaler.record = c.record
+		loop.scaler.recordEvent = c.recordEvent
 	}
 	c.options.alerts = append(c.options.alerts, review.budgetAlerts)
 	c.loop = loop

@@ -49,7 +49,7 @@ func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup) (c
 	for _, m := range in.scaleToZeroModels(groups) {
 		var own []scalingChange
 		switch {
-		case m.serving() == 0:
+		case m.activeCount() == 0:
 			own = s.firstReplica(in, m)
 			handled[m.model] = len(own) > 0 || !in.loadPlanned(m)
 		case in.failedBalancers == 0: // otherwise an unreported request may be in flight
@@ -61,10 +61,10 @@ func (s *scaler) scaleToZeroChanges(in *scalingInputs, groups []replicaGroup) (c
 	return changes, handled
 }
 
-// serving returns the number of the model's serving or starting replicas.
-func (m modelGroups) serving() (n int) {
+// activeCount returns the number of the model's active replicas.
+func (m modelGroups) activeCount() (n int) {
 	for _, g := range m.groups {
-		n += g.serving()
+		n += g.activeCount()
 	}
 	return n
 }
@@ -87,7 +87,7 @@ func (s *scaler) firstReplica(in *scalingInputs, m modelGroups) []scalingChange 
 	b := &changeBuilder{scalingInputs: in, group: *g, reason: waitingReason(waiting)}
 	b.fromZero = true
 	if ids := in.claimDonated(*g, 1, false); len(ids) > 0 {
-		b.change.Reclaim = ids
+		b.capacity.Reclaim = ids
 		b.addAction(telemetry.EventScaleFromZero, ids)
 	} else {
 		b.addLaunch(1)
@@ -163,7 +163,7 @@ func (s *scaler) lastReplicas(in *scalingInputs, m modelGroups) (changes []scali
 		return nil
 	}
 	for _, g := range m.groups {
-		ids := g.servingIDs()
+		ids := g.activeIDs()
 		if len(ids) == 0 {
 			continue
 		}
@@ -176,10 +176,10 @@ func (s *scaler) lastReplicas(in *scalingInputs, m modelGroups) (changes []scali
 	return changes
 }
 
-// servingIDs returns the IDs of the serving and starting replicas.
-func (g replicaGroup) servingIDs() (ids []string) {
+// activeIDs returns the IDs of the serving and starting replicas.
+func (g replicaGroup) activeIDs() (ids []string) {
 	for _, r := range g.replicas {
-		if r.serves() {
+		if r.isActive() {
 			ids = append(ids, r.ID)
 		}
 	}
@@ -238,7 +238,7 @@ func (in *scalingInputs) groupsKeepingOne(groups []replicaGroup) map[modelRegion
 		var first *replicaGroup
 		for i := range m.groups {
 			g := &m.groups[i]
-			if g.serving() > 0 && (first == nil || g.readyCount() > 0 && first.readyCount() == 0) {
+			if g.activeCount() > 0 && (first == nil || g.readyCount() > 0 && first.readyCount() == 0) {
 				first = g
 			}
 		}

@@ -28,7 +28,7 @@ type scaler struct {
 	service  string
 	kv       kvStore
 	actuator Actuator
-	review   *currentReview
+	review   *reviewInForce
 	log      *slog.Logger
 	logged   errorOnce
 
@@ -41,7 +41,7 @@ type scaler struct {
 	startedFromZero bool                      // the last step started the first replica of a model
 	servingChanged  bool                      // the last step changed which existing replicas serve
 	events          []telemetry.Event
-	record          func(telemetry.Event)   // records an event of the service
+	recordEvent     func(telemetry.Event)   // records an event of the service
 	published       telemetry.Scaling       // the stored scaling state
 	loads           map[modelRegion]float64 // see scalingInputs
 	lastMinute      map[modelRegion]float64 // the loads of the last complete minute
@@ -51,9 +51,9 @@ type scaler struct {
 }
 
 // newScaler returns the scaler of a service.
-func newScaler(config service.ControllerConfig, st kvStore, act Actuator, review *currentReview, log *slog.Logger) *scaler {
+func newScaler(config service.ControllerConfig, st kvStore, act Actuator, review *reviewInForce, log *slog.Logger) *scaler {
 	return &scaler{
-		service: config.Service, kv: st, actuator: act, review: review, log: log, record: func(telemetry.Event) {},
+		service: config.Service, kv: st, actuator: act, review: review, log: log, recordEvent: func(telemetry.Event) {},
 		lastStarts: map[modelRegion]time.Time{}, lastFailedStarts: map[modelRegion]time.Time{}, decidedAt: map[modelRegion]time.Time{},
 	}
 }
@@ -187,7 +187,7 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 			continue
 		}
 		change := in.buildChange(groups, c, s.autoscale)
-		if !reflect.DeepEqual(change.change, CapacityChange{}) {
+		if !reflect.DeepEqual(change.capacity, CapacityChange{}) {
 			changes, changed[groups[c.Endpoint].modelRegion] = append(changes, change), true
 		}
 	}
@@ -199,7 +199,7 @@ func (s *scaler) strategyChanges(in *scalingInputs, groups []replicaGroup, handl
 func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingChange) (err error) {
 	checkLeadership := leadershipCheck(ctx, l)
 	for _, c := range changes {
-		launched, failed := s.actuator.Apply(ctx, c.change, checkLeadership)
+		launched, failed := s.actuator.Apply(ctx, c.capacity, checkLeadership)
 		if failed == nil || len(launched) > 0 {
 			s.recordStart(c, nil)
 			s.recordActions(c.actionsAfter(launched), failed != nil)
@@ -207,7 +207,7 @@ func (s *scaler) applyChanges(ctx context.Context, l lease, changes []scalingCha
 		if errors.Is(failed, errLeaseLost) || errors.Is(failed, ErrBusy) || ctx.Err() != nil {
 			return errors.Join(err, failed)
 		}
-		s.servingChanged = s.servingChanged || len(c.change.Drain)+len(c.change.Reclaim) > 0 // also if a later part has failed
+		s.servingChanged = s.servingChanged || len(c.capacity.Drain)+len(c.capacity.Reclaim) > 0 // also if a later part has failed
 		if failed != nil {
 			if len(launched) == 0 {
 				s.recordStart(c, failed)
@@ -233,7 +233,7 @@ func (s *scaler) recordActions(actions []scalingAction, incomplete bool) {
 // addEvents records events and appends them to the published ones.
 func (s *scaler) addEvents(events []telemetry.Event) {
 	for _, e := range events {
-		s.record(e)
+		s.recordEvent(e)
 	}
 	s.events = append(slices.Clone(s.events), events...)
 	s.events = s.events[max(0, len(s.events)-telemetry.MaxScalingEvents):]

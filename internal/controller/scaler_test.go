@@ -262,7 +262,7 @@ func testScaler(t *testing.T, text string, f func(w *scalerWorld)) {
 func (w *scalerWorld) another() *controlLoop {
 	log := slog.New(slog.DiscardHandler)
 	r := &controlLoop{log: log, wake: make(chan struct{}, 1), observe: w.actuator.observe}
-	r.scaler = newScaler(service.ControllerConfig{Service: "chat"}, w.store, w.actuator, new(currentReview), log)
+	r.scaler = newScaler(service.ControllerConfig{Service: "chat"}, w.store, w.actuator, new(reviewInForce), log)
 	return r
 }
 
@@ -556,14 +556,14 @@ func TestIncompleteChangeIsRecorded(t *testing.T) {
 	}{
 		"launch": {
 			scalingChange{
-				change:  CapacityChange{Launch: []ReplicaLaunch{{Model: "m", Region: "local/us", Count: 1}}},
-				actions: []scalingAction{{kind: telemetry.EventLaunch, model: "m", region: "local/us"}},
+				capacity: CapacityChange{Launch: []ReplicaLaunch{{Model: "m", Region: "local/us", Count: 1}}},
+				actions:  []scalingAction{{kind: telemetry.EventLaunch, model: "m", region: "local/us"}},
 			},
 			[]telemetry.EventKind{telemetry.EventLaunch, telemetry.EventFailure},
 			false,
 		},
 		"drain": {
-			scalingChange{change: CapacityChange{Drain: []ReplicaDrain{{ID: "us-m-0"}}}, actions: []scalingAction{{kind: telemetry.EventDonate, model: "m", region: "local/us", replicas: []string{"us-m-0"}}}},
+			scalingChange{capacity: CapacityChange{Drain: []ReplicaDrain{{ID: "us-m-0"}}}, actions: []scalingAction{{kind: telemetry.EventDonate, model: "m", region: "local/us", replicas: []string{"us-m-0"}}}},
 			[]telemetry.EventKind{telemetry.EventFailure},
 			true,
 		},
@@ -572,7 +572,7 @@ func TestIncompleteChangeIsRecorded(t *testing.T) {
 			actuator := newFakeActuator(t, reactiveService)
 			actuator.start("m", "local/us")
 			actuator.incomplete = errors.New("the disk is full")
-			s := newScaler(service.ControllerConfig{Service: "chat"}, &fakeState{}, actuator, new(currentReview), slog.New(slog.DiscardHandler))
+			s := newScaler(service.ControllerConfig{Service: "chat"}, &fakeState{}, actuator, new(reviewInForce), slog.New(slog.DiscardHandler))
 			if err := s.applyChanges(t.Context(), &fakeLease{}, []scalingChange{tt.change}); !errors.Is(err, actuator.incomplete) {
 				t.Errorf("got %v", err)
 			}

@@ -19,9 +19,9 @@ type scalingAction struct {
 	region service.Region
 	// replicas are the IDs of the affected replicas.
 	replicas []string
-	// serving is the number of replicas that were ready or starting before the action.
-	serving int
-	reason  string
+	// active is the number of active replicas before the action.
+	active int
+	reason string
 	// plan identifies the plan in force, see planTime.
 	plan *time.Time
 }
@@ -52,7 +52,7 @@ func (a scalingAction) events() []telemetry.Event {
 	for _, object := range objects {
 		out = append(out, telemetry.Event{
 			At: a.at, Actor: telemetry.ActorAutoscaler, Kind: a.kind, Region: a.region, Object: object, Model: a.model, Plan: a.plan,
-			Message: actionTexts[a.kind].done + " " + object, Reason: fmt.Sprintf("%s; replicas before: %d", a.reason, a.serving),
+			Message: actionTexts[a.kind].done + " " + object, Reason: fmt.Sprintf("%s; replicas before: %d", a.reason, a.active),
 		})
 	}
 	return out

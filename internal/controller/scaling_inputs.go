@@ -23,21 +23,21 @@ type scalingInputs struct {
 	// loads is the interactive load of the last minutes in uncached prompt tokens per second;
 	// missing entries are unknown.
 	loads      map[modelRegion]float64
-	lastMinute map[modelRegion]float64 // the loads of the last complete minute
-	targets    map[modelRegion]*plan.HourlyTarget
-	review     *telemetry.Review // in force; nil before the first
-	claimed    map[string]bool   // donated replicas that are claimed in this iteration
+	lastMinute map[modelRegion]float64            // the loads of the last complete minute
+	targets    map[modelRegion]*plan.HourlyTarget // of review
+	review     *telemetry.Review                  // in force; nil before the first
+	claimed    map[string]bool                    // donated replicas that are claimed in this iteration
 	// failedBalancers is the number of balancers without a snapshot: see Observed.Failed.
 	failedBalancers int
 }
 
-// groupReplica is a replica of a group: as recorded, and as a balancer reports it.
+// groupReplica is a replica of a group: as the Actuator returns it, and as a balancer reports it.
 type groupReplica struct {
 	CurrentReplica
 	report *telemetry.ReplicaSnapshot // nil = no balancer reports it as attached
 }
 
-// replicaGroup is the replicas of one model in one region: the unit that a strategy scales.
+// replicaGroup is the replicas of one model in one region: an endpoint of a strategy (plan.ScaledEndpoint).
 type replicaGroup struct {
 	modelRegion
 	bounds   service.Bounds
@@ -46,11 +46,12 @@ type replicaGroup struct {
 	replicas []groupReplica
 }
 
-// serves reports whether a replica serves or is starting to serve: it is neither drained nor donated.
-func (r groupReplica) serves() bool { return !r.Drained && r.Donation == nil }
+// isActive reports whether a replica is neither drained nor donated: it is ready, starting or, until it passes its health
+// check again, not ready.
+func (r groupReplica) isActive() bool { return !r.Drained && r.Donation == nil }
 
 func (r groupReplica) ready() bool {
-	return r.serves() && r.report != nil && r.report.State == service.StateReady
+	return r.isActive() && r.report != nil && r.report.State == service.StateReady
 }
 
 // hasFreshReport reports whether a replica's report is recent.
@@ -116,7 +117,7 @@ func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInpu
 			switch {
 			case r.isDonated():
 				e.Donated++
-			case !r.serves(): // uses capacity without serving
+			case !r.isActive(): // it uses capacity and does not serve
 				e.Draining++
 				e.Max--
 			case r.ready():
@@ -134,7 +135,9 @@ func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInpu
 			e.LastMinuteTPS = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			input.FreeVMs[e.Region] += g.bounds.Max // not a limit: the strategy checks Max itself. Static regions have no free VMs.
+			// The number of free VMs in a cloud is unknown. This one is never a limit, because the strategy launches no more
+			// than Max. Static regions have no free VMs.
+			input.FreeVMs[e.Region] += g.bounds.Max
 		}
 		input.Endpoints = append(input.Endpoints, e)
 	}
@@ -190,13 +193,12 @@ func (g replicaGroup) utilisation() *float64 {
 	return &mean
 }
 
-// removalCandidates returns up to n ready replicas: first those that are not part of the plan (see
-// mismatch), then those with the fewest outstanding requests. Among equals the newest come first.
+// removalCandidates returns up to n ready replicas: first the unplanned ones (see mismatch), then those with the fewest outstanding requests. Among equals the newest come first.
 func (g replicaGroup) removalCandidates(n int) []string {
 	ready := slices.DeleteFunc(slices.Clone(g.replicas), func(r groupReplica) bool { return !r.ready() })
 	slices.Reverse(ready)
 	slices.SortStableFunc(ready, func(a, b groupReplica) int {
-		return cmp.Or(compareBools(g.mismatch.excess[b.ID], g.mismatch.excess[a.ID]), cmp.Compare(a.report.Outstanding, b.report.Outstanding))
+		return cmp.Or(compareBools(g.mismatch.unplanned[b.ID], g.mismatch.unplanned[a.ID]), cmp.Compare(a.report.Outstanding, b.report.Outstanding))
 	})
 	return idsOf(ready[:min(n, len(ready))])
 }
@@ -212,11 +214,11 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// serving returns the number of serving or starting replicas.
-func (g replicaGroup) serving() int {
+// activeCount returns the number of active replicas.
+func (g replicaGroup) activeCount() int {
 	n := 0
 	for _, r := range g.replicas {
-		if r.serves() {
+		if r.isActive() {
 			n++
 		}
 	}

@@ -121,7 +121,7 @@ func TestControllerScalesAsSimulator(t *testing.T) {
 			t.Fatal(err)
 		}
 		controlled := &fleetController{spec: spec, start: time.Unix(1e9, 0)}
-		controlled.scaler = newScaler(service.ControllerConfig{Service: "chat"}, &fakeState{}, controlled, new(currentReview), slog.New(slog.DiscardHandler))
+		controlled.scaler = newScaler(service.ControllerConfig{Service: "chat"}, &fakeState{}, controlled, new(reviewInForce), slog.New(slog.DiscardHandler))
 		controlled.startTerm()
 		controlled.termStart = controlled.start
 		got, want := run(controlled), run(simulated)

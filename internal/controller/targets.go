@@ -11,27 +11,27 @@ import (
 	"skyserve/provision"
 )
 
-// currentReview is the review in force, which the strategy follows. It is safe for concurrent use.
-type currentReview struct {
+// reviewInForce is the review in force, whose plan the strategy follows. It is safe for concurrent use.
+type reviewInForce struct {
 	mu     sync.Mutex
 	review *telemetry.Review
 }
 
-func (c *currentReview) set(r telemetry.Review) {
+func (c *reviewInForce) set(r telemetry.Review) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.review = &r
 }
 
 // get returns nil before the first review.
-func (c *currentReview) get() *telemetry.Review {
+func (c *reviewInForce) get() *telemetry.Review {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.review
 }
 
 // budgetAlerts returns an alert while the plan in force omits replicas because of autoscale.budget.
-func (c *currentReview) budgetAlerts() []telemetry.Alert {
+func (c *reviewInForce) budgetAlerts() []telemetry.Alert {
 	r := c.get()
 	if r == nil || r.Plan == nil || len(r.Plan.OverBudget) == 0 || !r.Current(time.Now()) {
 		return nil
@@ -75,7 +75,7 @@ func plannedCounts(r *telemetry.Review, now time.Time, at modelRegion) provision
 	return nil
 }
 
-// modelRegion is one model in one region.
+// modelRegion is one model in one region. It identifies a replicaGroup, and an endpoint of a strategy.
 type modelRegion struct {
 	model  string
 	region service.Region

@@ -19,7 +19,7 @@ func TestReducedPlanRaisesBudgetAlert(t *testing.T) {
 		"within":  {nil, now.Add(time.Hour), ""},
 		"expired": {[]string{"2 of m"}, now.Add(-2 * time.Hour), ""},
 	} {
-		var f currentReview
+		var f reviewInForce
 		f.set(telemetry.Review{From: c.until.Add(-time.Hour), Until: c.until, Plan: &telemetry.PlanSummary{OverBudget: c.over}})
 		got := ""
 		for _, a := range f.budgetAlerts() {
@@ -29,7 +29,7 @@ func TestReducedPlanRaisesBudgetAlert(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
-	if got := new(currentReview).budgetAlerts(); len(got) > 0 {
+	if got := new(reviewInForce).budgetAlerts(); len(got) > 0 {
 		t.Errorf("without a plan: %+v", got)
 	}
 }
