@@ -31,11 +31,10 @@ type outcome struct {
 	period                        int
 }
 
-// errorScale is what errors are divided by to compare those of large and small loads: the forecast to
-// the power mean (0 = absolute errors, 1 = relative errors) times the mean of the day before to the power
-// dayMean. A forecast alone cannot distinguish a quiet weekend, whose bursts are small, from a
-// quiet hour of a busy day.
-type errorScale struct{ mean, dayMean float64 }
+// errorScale defines what errors are divided by, so that those of large and of small loads are comparable: a power
+// of the forecast (0 = absolute errors, 1 = relative errors) times a power of the mean of the day before. A forecast
+// alone cannot distinguish a quiet weekend, whose bursts are small, from a quiet hour of a busy day.
+type errorScale struct{ meanPower, dayMeanPower float64 }
 
 // errorScales are the scales to try: no error grows faster than the load.
 var errorScales = []errorScale{{0, 0}, {0.5, 0}, {1, 0}, {0, 0.5}, {0.5, 0.5}}
@@ -107,8 +106,8 @@ func newCalibration(sorted []outcome, scale errorScale) calibration {
 	return c
 }
 
-// scaledError is the error of an outcome, divided by its scale. They are sorted by value once; those of any range of
-// outcomes are then in order without another sort.
+// scaledError is the error of an outcome, divided by its scale. All of them are sorted by value once; those of any range
+// of outcomes are then in order without another sort.
 type scaledError struct {
 	value   float64
 	outcome int
@@ -116,7 +115,7 @@ type scaledError struct {
 
 // scaleAt returns what the error of a forecast is divided by.
 func (c calibration) scaleAt(mean, dayMean float64) float64 {
-	if s := power(mean+c.floor, c.scale.mean) * power(dayMean+c.floor, c.scale.dayMean); s > 0 {
+	if s := power(mean+c.floor, c.scale.meanPower) * power(dayMean+c.floor, c.scale.dayMeanPower); s > 0 {
 		return s
 	}
 	return 1
@@ -175,7 +174,7 @@ type weighted struct{ value, weight float64 }
 
 // quantile returns the q-quantile of the error of the next forecast, by the correction of conformal prediction for few
 // errors: the next error is equally likely to have any rank among the past ones (`count` of them). So the result is
-// farther from the median than the q-quantile of the past errors.
+// at least as far from the median as the q-quantile of the past errors.
 func (e errorSample) quantile(q float64) float64 {
 	if q < 0.5 {
 		return -e.upper(1-q, -1)
@@ -288,8 +287,8 @@ func (t pastTrack) weight(i int, s Series) float64 {
 	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(errorFade)))
 }
 
-// dayMeansOf returns the mean of the day before every step, and of the last day of the series. A whole day changes
-// between days and not within them. Where that day is unknown, the mean is over all values before, and 0 where none is
+// dayMeansOf returns the mean of the day before every step, and of the last day of the series. Over a whole day, the mean
+// does not depend on the time of day. Where that day is unknown, the mean is over all values before, and 0 where none is
 // known.
 func dayMeansOf(s Series) []float64 {
 	sum, count := prefixSums(s.Values)

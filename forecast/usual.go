@@ -38,9 +38,9 @@ func (f *Forecast) recordPast(t pastTrack, s Series, dayMeans []float64) {
 // isUsual reports whether the deviation in a window of w steps is within a learned limit (split conformal
 // prediction). The score of a past forecast is the greatest deviation of any of its windows, and the limit is a
 // quantile of these scores: of the forecasts of an unchanged load, falseAlarms have a window beyond the limit,
-// however many windows are checked. Each of watchScales has its own limit. The one that detects changes best is
-// used: with it, most of the last windows of past forecasts are beyond the limit after their load is multiplied by
-// 2 or 5 (for less load than forecast, by 0.5 or 0).
+// however many windows are checked. Each of watchScales has its own limit. The scale that detects
+// changes best is used: the one with the highest number of past forecasts whose last window is beyond the limit after its
+// load is multiplied by 2 or 5 (for less load than forecast, by 0.5 or 0).
 func (f Forecast) isUsual(s windowErrors, w int) bool {
 	side, factors := 1.0, []float64{watchBurstRatio, ltuaBurstRatio}
 	if s.excess < 0 {
