@@ -43,9 +43,14 @@ type cloudFlags struct {
 }
 
 func (c *cloudFlags) registerFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "override the AWS endpoint `URL`, for emulators (default: AWS_ENDPOINT_URL)")
+	c.registerAWS(flags)
 	flags.StringVar(&c.endpointGCP, "endpoint-gcp", "", "override the Google Cloud endpoint `URL`, for emulators")
 	flags.StringVar(&c.project, "gcp-project", "", "Google Cloud `PROJECT` (default: GOOGLE_CLOUD_PROJECT, or the credentials' project)")
+}
+
+// registerAWS registers the flags of a command that only AWS has.
+func (c *cloudFlags) registerAWS(flags *pflag.FlagSet) {
+	flags.StringVar(&c.endpointAWS, "endpoint-aws", "", "override the AWS endpoint `URL`, for emulators (default: AWS_ENDPOINT_URL)")
 }
 
 // providersOf returns the providers of all regions of a service (cloud.RegionsWithObjects), or of some.

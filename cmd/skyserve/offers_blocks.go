@@ -62,7 +62,7 @@ func (o *blocksOptions) registerFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.from, "from", "", "the earliest start, as `DATE` or RFC 3339 time (UTC)")
 	flags.StringVar(&o.to, "to", "", "the latest end, as `DATE` or RFC 3339 time (UTC)")
 	flags.StringArrayVar(&o.regions, "region", nil, "search this region only, as `CLOUD/REGION`, such as aws/us-east-2 (repeatable)")
-	o.clouds.registerFlags(flags)
+	o.clouds.registerAWS(flags)
 }
 
 // The limits of Capacity Blocks

@@ -83,6 +83,25 @@ func TestHelpFitsTerminal(t *testing.T) {
 	}
 }
 
+// A command has no flag that does nothing there.
+func TestFlagsApplyToTheirCommands(t *testing.T) {
+	for command, flags := range map[string][]string{
+		"offers blocks": {"endpoint-gcp", "gcp-project"}, // blocks are AWS's
+		"offers buy":    {"endpoint-gcp", "gcp-project"},
+		"replica list":  {"reason"}, // it changes nothing
+	} {
+		cmd, _, err := referenceRoot().Find(strings.Fields(command))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range flags {
+			if cmd.Flag(name) != nil {
+				t.Errorf("%s has --%s", command, name)
+			}
+		}
+	}
+}
+
 // Every command that --help lists has a man page; hidden commands have none.
 func TestManPages(t *testing.T) {
 	dir := *manPages

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
@@ -68,7 +69,6 @@ Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yam
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&o.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
-	cmd.PersistentFlags().StringVar(&o.reason, "reason", "", "why you make the change: `TEXT` is shown by 'skyserve events' (default: the command)")
 	o.clouds.registerFlags(cmd.PersistentFlags())
 	cmd.AddCommand(newReplicaListCmd(&o), newReplicaAddCmd(&o), newReplicaRemoveCmd(&o), newReplicaDrainCmd(&o), newReplicaDonateCmd(&o), newReplicaReclaimCmd(&o))
 	return cmd
@@ -108,6 +108,7 @@ func newReplicaAddCmd(o *replicaOptions) *cobra.Command {
 	cmd.Flags().StringVar(&o.gpu, "gpu", "", "GPU from models[].gpus, such as L4 or 8xH100 (default: the first with capacity)")
 	cmd.Flags().StringVar(&o.capacity, "capacity", "", "capacity type from regions[].capacity: spot, on_demand, flex_start or reserved (default: the first with capacity)")
 	o.addYes(cmd)
+	registerReason(cmd.Flags(), &o.reason)
 	cmd.ValidArgsFunction = completeRegions(&o.service)
 	return cmd
 }
@@ -136,6 +137,11 @@ func (o *replicaOptions) addYes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local regions need none)")
 }
 
+// registerReason registers the flag --reason of a command that changes a service.
+func registerReason(flags *pflag.FlagSet, reason *string) {
+	flags.StringVar(reason, "reason", "", "why you make the change: `TEXT` is shown by 'skyserve events' (default: the command)")
+}
+
 // maxIDs is the maximum number of replicas that one command changes.
 const maxIDs = 100
 
@@ -143,6 +149,7 @@ const maxIDs = 100
 func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *cobra.Command {
 	cmd.Args = argsBetween(1, maxIDs, "ID...")
 	cmd.ValidArgsFunction = completeIDs(&o.service)
+	registerReason(cmd.Flags(), &o.reason)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error {
 			asked := false // once for all replicas of the command

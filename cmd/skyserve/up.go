@@ -155,7 +155,7 @@ credentials, 130 interrupted (run it again to continue).`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.reason, "reason", "", "why you make the change: `TEXT` is shown by 'skyserve events' (default: the command)")
+	registerReason(flags, &o.reason)
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local and static regions need none)")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
