@@ -21,9 +21,10 @@ func newControllerCmd() *cobra.Command {
 of a dead balancer to the nearest live one until the balancer responds again, plans at the
 interval autoscale.every, lets autoscale.strategy change the number of replicas between plans,
 and serves the embedded store. 'skyserve up' starts the controller on the machine of a
-balancer, and writes further files beside the configuration file. Without these files the
-controller does not add, remove or replace replicas. A service with three balancers or more
-has three controllers: one leads. Balancers keep serving while no controller runs.
+balancer, and writes the service.yaml, certificates and secrets of the service beside the
+configuration file. Without them the controller does not add, remove or replace replicas. A
+service with three balancers or more has three controllers: one leads. Balancers keep serving
+while no controller runs.
 
 SIGHUP, or POST /reload on its address, reloads the configuration file.`,
 		Example: `  skyserve controller --config controller.yaml`,

@@ -40,12 +40,12 @@ public DNS name, and this machine's clock.
 With --rehearse, doctor instead deploys a temporary service NAME-rehearsal, which costs
 cents: one small balancer and one small machine with a simulated engine in the first
 region of each cloud in the file, with the file's networks and allowed addresses, and the
-same skyserve binary.
-It sends requests, terminates the machines of the engines, waits until the controller has
-replaced them, deletes everything, and verifies that nothing is left. It shows the cost
-and asks for confirmation first. It deletes everything even after a failure or Ctrl-C, and
-writes a report without account ids and secrets. If it is killed, its machines remain: the
-next --rehearse, or 'skyserve down NAME-rehearsal', deletes them.
+binary that 'skyserve up' would install. It sends requests, terminates the machines of the
+engines, waits until the controller has replaced them, deletes everything, and verifies
+that nothing is left. It shows the cost and asks for confirmation first. It deletes
+everything even after a failure or Ctrl-C, and writes a report without account ids and
+secrets. If it is killed, its machines remain: the next --rehearse, or 'skyserve down
+NAME-rehearsal', deletes them.
 
 Exit codes: 0 all checks or steps passed, 1 one failed, 2 invalid file, 4 a cloud rejects
 the credentials, 130 interrupted (everything was deleted, unless the output says otherwise).`,

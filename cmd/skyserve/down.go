@@ -46,14 +46,14 @@ is an error (exit 1).
 
 The history is kept only if store.url is a NATS server. Otherwise, to keep a copy, run
 'skyserve backup' before. To stop traffic without deleting anything, run
-'skyserve replica drain' instead (not available with cloud regions).
+'skyserve replica drain' instead; no command does this for a service with cloud regions.
 
 Machines in static regions, which are your own, keep running: the service only stops using
 them. In clouds, after confirmation, the command deletes the public DNS name first, then
 VMs, firewalls, identities and the bucket with the skyserve binary. It finds them by their
-tags, also in regions that were removed from service.yaml, and waits until each is gone.
-Without service.yaml, neither in the state directory nor as argument, it deletes nothing
-(exit 2).`,
+tags, also in regions that were removed from service.yaml, and waits until each is gone. For
+this it needs service.yaml: if the copy in the state directory is missing, pass the file,
+else nothing is deleted (exit 2).`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),

@@ -67,9 +67,9 @@ skyserve forecast --help). Assumptions about unknown values are listed in the ou
 the service of SERVICE.yaml is not running, the plan starts from zero replicas.
 
 Prices come from service.yaml, otherwise from the clouds (with your credentials),
-otherwise from the built-in list. Reserved capacity (regions[].reserved) adds no cost. Launches
-use reserved capacity first; of the other types in regions[].capacity, a plan uses spot or
-flex-start only if it is listed first. -o html writes a single self-contained page.
+otherwise from the built-in list. Reserved capacity (regions[].reserved) adds no cost and
+is used first. A plan uses spot or flex_start only if regions[].capacity lists it before all
+other types except reserved. -o html writes a single self-contained page.
 
 --survive any serves all load even after the loss of any one region, --survive A,B after
 the loss of A or B.

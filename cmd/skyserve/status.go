@@ -44,7 +44,7 @@ func newStatusCmd() *cobra.Command {
 		Use:        "status [NAME]",
 		SuggestFor: []string{"get", "ps", "ls", "list", "describe", "show"},
 		Short:      "Show the status of a service",
-		Long: `Show the regions of a service with their balancers, replicas, endpoints and cost. A
+		Long: `Show the regions of a service with their balancers, replicas, addresses and cost. A
 process that does not respond within 2 s is shown with the reason.
 
 For regions in clouds, status lists their resources (timeout 10 s), queries the agent of

@@ -55,7 +55,7 @@ func TestControllerRowRepeatsNoAlerts(t *testing.T) {
 			if err := (&serviceView{svc: local.Service{}, spec: &service.Spec{Name: "chat"}}).writeStatus(&text, status, outputFormat{kind: outputText}); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Count(text.String(), tt.reason); got != 1 || !strings.Contains(text.String(), "runs on the machine of lb-us-0") {
+			if got := strings.Count(text.String(), tt.reason); got != 1 || !strings.Contains(text.String(), "runs beside lb-us-0") {
 				t.Errorf("the reason occurs %d times, want once:\n%s", got, &text)
 			}
 		})

@@ -316,9 +316,9 @@ func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), d
 // controllerReason returns the reason of the controller's row. The reason of a controller that is ready consists of its
 // alerts, which the status shows above its table.
 func controllerReason(c *deploy.ControllerStatus, shown []telemetry.Alert) string {
-	machine := "runs on the machine of " + c.Machine
+	beside := "runs beside " + c.Machine
 	if c.Reason == "" || c.State == service.StateReady && len(shown) > 0 {
-		return machine
+		return beside
 	}
-	return machine + ": " + c.Reason
+	return beside + ": " + c.Reason
 }

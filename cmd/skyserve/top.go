@@ -49,9 +49,9 @@ If standard output is not a terminal, it prints one frame as plain text. In prin
 frames SLO MISS is -, and ERR% counts since the balancers started.
 
 --record writes snapshots to a file, one per line (compressed if FILE ends in .gz), and
---replay shows them again. --ssh is for a service whose balancers can only be reached
-from another host: it runs skyserve on that host, which must know the service NAME, or reach
-the URL of --admin.`,
+--replay shows them again. If this machine cannot reach the balancers, --ssh runs skyserve on
+a host that can: pass the NAME that 'skyserve status' accepts there, or --admin with a URL
+that this host can reach.`,
 		Example: `  skyserve top
   skyserve top chat --once
   skyserve top --once -o json

@@ -69,7 +69,7 @@ func newUpCmd() *cobra.Command {
 		SuggestFor: []string{"apply", "deploy", "create", "start", "restart", "launch"},
 		Short:      "Create or update a service from its service file",
 		Long: `Deploy the service that a service file describes, wait until it is ready and print
-its endpoints. The command is idempotent: a second run changes only what differs and
+its public URLs. The command is idempotent: a second run changes only what differs and
 restarts what has died. Missing processes are started concurrently. Replicas whose
 configuration differs are replaced one at a time in each region, balancers one at a time
 in total. Balancers reload policy, models, keys, peers and replicas while they run; only
@@ -78,7 +78,7 @@ regions[].replicas.min that 'skyserve plan --apply' or 'skyserve replica' added 
 up to regions[].replicas.max.
 
 Local regions run simulated engines in the background on this machine. Static regions
-are machines that you already have: their endpoints are attached to a balancer on this
+are machines that you already have: their engines are attached to a balancer on this
 machine or, if the service has cloud regions too, to the first balancer in a cloud.
 Balancers on this machine listen on loopback only. Neither kind of region is billed, and
 neither needs confirmation.
@@ -87,16 +87,19 @@ In regions of AWS and Google Cloud, skyserve rents one VM per balancer and per r
 and creates firewalls and least-privilege identities, all tagged with the service. It
 shows the changes with their hourly price and prompts for confirmation. If a zone has no
 capacity, it tries the next zone, then the next capacity type and GPU in the order of
-the file, then the other regions of the service. It replaces a VM or local process that
-is running but does not respond: a balancer if another balancer responds, a replica if a
-balancer of its region responds. Each VM generates its own key, is enrolled once, and
-receives its configuration and secrets over mutual TLS; user data and tags contain
-neither. skyserve uses the credentials of the clouds' own command-line tools.
+the file, then the other regions of the service. Each VM generates its own key, is
+enrolled once, and receives its configuration and secrets over mutual TLS; user data and
+tags contain neither. skyserve uses the credentials of the clouds' own command-line tools.
+
+A VM or local process that does not respond for --replace-after is replaced, unless the
+network may be the cause: for a balancer, another balancer must respond; for a replica, a
+balancer of its region.
 
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on
 amd64, built without cgo), pass --program FILE. With --program URL, VMs download the
-binary from there. If the binary has changed, all VMs are replaced as described above.
+binary from there. If the binary has changed, all VMs are replaced: replicas one at a time
+in each region, balancers one at a time in total.
 
 Without cloud regions, the environment variable ` + envAdminToken + ` sets the token of
 the balancers' admin APIs. The token is stored with the service, so other shells do not need
