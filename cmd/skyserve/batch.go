@@ -51,7 +51,7 @@ read the results. The file has one JSON object per line, as for OpenAI's Batch A
 
   {"custom_id":"a-1","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[...]}}
 
-With cloud regions, --target is required. docs/batches.md describes batches.
+docs/batches.md describes batches.
 
 Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 		Example: `  skyserve batch submit requests.jsonl --wait
@@ -62,7 +62,7 @@ Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 	}
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
-	flags.StringVar(&o.target, "target", "", "`URL` of a balancer (default: those of the running service)")
+	flags.StringVar(&o.target, "target", "", "public `URL` of a balancer, as clients use it (default: those of the running service; required with cloud regions)")
 	flags.StringVar(&o.apiKey, "api-key", "", "source of the API key or identity token to send, as `env:NAME`")
 	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
 	return cmd

@@ -59,7 +59,7 @@ A generated workload is a closed loop: each region has a number of clients, and 
 sends its next request after the response to the previous one.
   tot15       Tree of Thoughts, 15 requests per question; siblings in the tree are sent concurrently
   tot30       the same with two requests per node, 30 per question
-  mixed       Tree of Thoughts, 85 requests per question in the first region named [CLOUD/]us or [CLOUD/]us-... (if there is none, in the first region), 15 in others
+  mixed       Tree of Thoughts, 85 requests per question in the first US region (us or us-..., else the first region), 15 in the others
   arena       conversations with the lengths of Chatbot Arena
   wildchat    conversations with the longer lengths of WildChat
   groups      single requests that share one of 64 long prompts, all equally frequent
@@ -71,11 +71,10 @@ sends its next request after the response to the previous one.
 
 A FILE is a trace and is replayed as an open loop: requests are sent at the recorded
 times, independent of responses. The formats Mooncake, Qwen-Bailian, Azure 2023 and 2024,
-BurstGPT, SageServe and ServeGen (rates) are detected from the first line; gzip is
-decompressed.
+BurstGPT, SageServe and ServeGen are detected from the first line; gzip is decompressed.
+A file of ServeGen contains request rates, from which requests are drawn.
 
-The default target is the running service; with cloud regions, --target is required. A
-target may also be an engine, for a comparison without the balancer; REGION is then any
+--target may also name an engine, for a comparison without the balancer; REGION is then any
 name. At the end, in-flight requests drain for 5 s and then count as cancelled.
 
 Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted.`,
@@ -100,7 +99,7 @@ Exit codes: 0 at least one request succeeded, 1 failed, 2 usage, 130 interrupted
 
 func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.workload, "workload", string(workload.ToT15), "a workload (see above) or a trace `FILE`")
-	f.StringSliceVar(&o.targets, "target", nil, "target of each region's clients, as `REGION=URL,...` (default: the running service)")
+	f.StringSliceVar(&o.targets, "target", nil, "public URL of a balancer, or URL of an engine, for each region's clients, as `REGION=URL,...` (default: those of the running service; required with cloud regions)")
 	f.StringSliceVar(&o.clients, "clients", nil, "number of closed-loop clients, as `REGION=N,...`, or N for each region (default: 2 to 80 per region by workload, as in SkyLB's experiments)")
 	f.DurationVar(&o.duration, "duration", 0, "how long to send requests (default: 1m; for a FILE, to its end)")
 	f.DurationVar(&o.timeout, "timeout", 0, "timeout of a request (default: none)")

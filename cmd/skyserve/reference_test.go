@@ -12,6 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"skyserve/internal/sim"
+	"skyserve/internal/sim/eval"
+	"skyserve/lbd/policy"
 )
 
 var (
@@ -80,6 +84,36 @@ func TestHelpFitsTerminal(t *testing.T) {
 				t.Errorf("%s --help has a line of %d characters: %s", cmd.CommandPath(), width, line)
 			}
 		}
+	}
+}
+
+// The help of sim run names the policies that push selectively, and those with a balancer per region.
+func TestHelpNamesLayoutsOfPolicies(t *testing.T) {
+	var pending, regional []string
+	for _, name := range policy.Names() {
+		layout, err := eval.CanonicalLayout(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case policy.CanonicalPush(name) == "pending":
+			pending = append(pending, name)
+		case layout == sim.Regional:
+			regional = append(regional, name)
+		}
+	}
+	text := strings.Join(strings.Fields(newSimRunCmd().Long), " ")
+	last := len(pending) - 1
+	for _, want := range []string{
+		strings.Join(pending[:last], ", ") + " and " + pending[last] + " push pending",
+		"These four, " + strings.Join(regional, " and ") + " have one balancer per region",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("sim run --help does not contain %q", want)
+		}
+	}
+	if len(pending) != 4 {
+		t.Errorf("%d policies push pending, not four", len(pending))
 	}
 }
 

@@ -35,9 +35,10 @@ vary in workload and its lengths, regions, replicas, the engines' speed and memo
 times, the probe interval, equal or 10:1 loads of the regions, and closed and open loops with
 0.5 to 1.3 times the estimated capacity.
 A run lasts at least ten times as long as one request at a full replica, but at most an hour.
-Open loops have no warm-up: all policies receive the same requests, so a policy that serves
-more of them before its end would have fewer left to count.
-cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
+Open loops have no warm-up: all policies receive the same requests, and one that served more
+of them during a warm-up would have fewer left to count.
+cache-aware:skylb is cache-aware with the constants that SGLang's router had at the time of
+SkyLB's evaluation.
 
 Each scenario runs once, so ratios vary by some percent between seeds, and the best other
 policy may have won by chance: --seeds N compares the means of N runs. A single

@@ -43,7 +43,8 @@ With --policy or --push, the recorded requests are also replayed against simulat
 engines (--profile, --speed), with the recorded policy and with the given ones. A record
 shows only the effects of the decisions that were made: compare simulated rows with
 simulated rows, not with the recorded one. Assumptions are listed in the output.
-cache-aware:skylb is SGLang's router as in SkyLB's evaluation.`,
+cache-aware:skylb is cache-aware with the constants that SGLang's router had at the time of
+SkyLB's evaluation.`,
 		Example: `  skyserve sim replay lb-us-0.jsonl
   skyserve sim replay lb-us-0.jsonl.gz -o json
   skyserve sim replay lb-us-0.jsonl --policy least-load,skylb --profile l4-llama3.1-8b

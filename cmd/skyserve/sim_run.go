@@ -62,11 +62,12 @@ those of 'skyserve load'. The file is streamed and may have any length. --set
 engine=light keeps only the lengths of prompts and responses, which is several times
 faster, for policies that do not use prefixes.
 
-A policy uses the push mode and layout of the paper or project that it comes from (bf-io:
-blind), unless the scenario, --push or --layout override them. Policies whose source pushes
-blindly and has no regions run as one balancer for all replicas, in the region that the
-setting home names, the others as one balancer per region.
-cache-aware:skylb is SGLang's router as in SkyLB's evaluation.
+Unless the scenario, --push or --layout set them, the push mode and layout follow the paper or
+project of a policy. cost, longest-prefix, skylb and skylb-ch push pending, the others blind.
+These four, gorgo and sageserve have one balancer per region (layout regional), the others
+one balancer for all replicas, in the region of the setting home (layout single).
+cache-aware:skylb is cache-aware with the constants that SGLang's router had at the time of
+SkyLB's evaluation.
 
 --set overrides a setting of a scenario; 'skyserve sim list -o yaml NAME' prints the
 values of its settings. .REGION limits a setting to one region.

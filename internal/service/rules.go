@@ -242,7 +242,7 @@ var rules = map[string]rule{
 
 	"BalancerSpec.policy":            {text: "The load balancing policy: cost sends a request where its cost in seconds is lowest; docs/service-yaml.md explains them."},
 	"BalancerSpec.push":              {text: "When a replica receives another request: pending (the engine has no pending request), outstanding:N (fewer than N are outstanding) or blind (always).", form: formPush},
-	"BalancerSpec.order":             {text: "The queue order: fcfs (first come, first served), edf (earliest deadline first), pf (interactive fast first) or dpa (by deadline and tier). Tenants always share the queue in turns."},
+	"BalancerSpec.order":             {text: "The queue order: fcfs (first come, first served), edf (earliest deadline first), pf (priority first: fast before normal before deferred) or dpa (deadline and priority aware: as pf, but requests near their deadline go first). Tenants always share the queue in turns."},
 	"BalancerSpec.forward":           {text: "Whether to forward requests to other regions."},
 	"BalancerSpec.auth":              {text: "API keys of clients."},
 	"BalancerSpec.tls":               {text: "The certificate of the public listener: cert and key, or acme."},

@@ -428,7 +428,7 @@ var sageSettings = []sim.Setting{
 	{Name: "max", Meaning: "maximum number of replicas per model and region"},
 	{Name: "min", Meaning: "minimum number of replicas per model and region"},
 	{Name: "peak", Meaning: "as plan --peak-quantile"},
-	{Name: "spare", Meaning: "VMs per region that can be launched in addition"},
+	{Name: "spare", Meaning: "VMs that a region can launch, besides those at the start (vms)"},
 	{Name: "step", Meaning: "as plan --step"},
 	{Name: "vms", Meaning: "VMs per model and region at the start, all serving"},
 }
