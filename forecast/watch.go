@@ -17,7 +17,7 @@ const (
 	ltuaLullRatio  = 0.5
 	// watchMinKnown is the minimum number of known steps in a window.
 	watchMinKnown = 3
-	// watchBurstRatio is the ratio from which a load above its forecast is a burst instead of a drift.
+	// watchBurstRatio is the ratio from which a load above its forecast is a burst.
 	watchBurstRatio = 2
 	// watchMinShare is the minimum deviation, as a share of the forecast, that is reported, however
 	// steady the load is.
@@ -31,8 +31,8 @@ type DeviationKind string
 const (
 	NoDeviation DeviationKind = ""
 	Burst       DeviationKind = "burst"
-	DriftUp     DeviationKind = "drift up"
-	DriftDown   DeviationKind = "drift down"
+	Above       DeviationKind = "above"
+	Below       DeviationKind = "below"
 )
 
 // Deviation is a deviation of a load from its forecast; the zero value means that there is none.
@@ -152,9 +152,9 @@ func newDeviation(f Forecast, actual []float64, from, to int, step time.Duration
 	case d.Ratio >= watchBurstRatio:
 		d.Kind = Burst
 	case d.Ratio >= 1:
-		d.Kind = DriftUp
+		d.Kind = Above
 	default:
-		d.Kind = DriftDown
+		d.Kind = Below
 	}
 	times := fmt.Sprintf("%.1fx the forecast", d.Ratio)
 	if math.IsInf(d.Ratio, 1) {

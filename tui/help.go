@@ -43,7 +43,7 @@ var columnsHelp = []columnHelp{
 	{"next, 90% interval", "forecast of the next step, and its prediction interval", []view{viewForecast}},
 	{"peak p95", "highest load of the forecast period, 95th percentile", []view{viewForecast}},
 	{"capacity, used at peak", "load that the ready replicas can serve; peak p95 / capacity: above 100%, other regions can help; plans are for the median peak (p50)", []view{viewForecast}},
-	{"deviation", "load / earlier forecast, for how long; burst: at least 2x; drift up: above; drift down: below", []view{viewForecast}},
+	{"deviation", "load / earlier forecast, for how long; burst: at least 2x", []view{viewForecast}},
 	{"actor", "who or what made the change, as in 'skyserve events'; observed: a state change that this dashboard saw", []view{viewEvents}},
 	{"current, $/h", "without replicas that are draining, shutting down, interrupted or failed, which plans do not count", []view{viewPlan}},
 	{"capacity", "capacity type, such as on_demand or spot; screens narrower than 150 columns show it if the rows differ", []view{viewPlan}},

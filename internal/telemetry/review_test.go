@@ -41,7 +41,7 @@ func TestPlanLine(t *testing.T) {
 func TestPeakAndDeviationLines(t *testing.T) {
 	us := LoadForecast{Model: "m", Region: "aws/us", StepSeconds: 300, MeanTPS: make([]float64, 12), Peak: Peak{Mean: 1700, P95: 3400.4}}
 	eu := LoadForecast{Model: "m", Region: "aws/eu", Peak: Peak{Mean: 60, P95: 120}, Deviation: "5.0x the forecast, for 12m (burst)"}
-	big := LoadForecast{Model: "big", Region: "aws/eu", Peak: Peak{P95: 1}, Deviation: "0.4x the forecast, for 20m (drift down)"}
+	big := LoadForecast{Model: "big", Region: "aws/eu", Peak: Peak{P95: 1}, Deviation: "0.4x the forecast, for 20m (below)"}
 	tests := []struct {
 		name       string
 		all        []LoadForecast
@@ -49,7 +49,7 @@ func TestPeakAndDeviationLines(t *testing.T) {
 	}{
 		{"none", nil, "", ""},
 		{"one model", []LoadForecast{us, eu}, "forecast for the next 1h: peak p95 us 3400, eu 120 uncached prompt tok/s", "load deviates from forecast: eu 5.0x the forecast, for 12m (burst)"},
-		{"two models", []LoadForecast{us, big}, "forecast for the next 1h: peak p95 m us 3400, big eu 1 uncached prompt tok/s", "load deviates from forecast: big eu 0.4x the forecast, for 20m (drift down)"},
+		{"two models", []LoadForecast{us, big}, "forecast for the next 1h: peak p95 m us 3400, big eu 1 uncached prompt tok/s", "load deviates from forecast: big eu 0.4x the forecast, for 20m (below)"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
