@@ -368,7 +368,7 @@ var rules = map[string]rule{
 	"StoreBackup.keep":  {text: "The number of backups that are kept.", limit: numberRange(1, 1000)},
 
 	"LocalHosts.port": {
-		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300.",
+		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300, others up to 999.",
 		limit: numberRange(1, 65535-LocalPorts),
 	},
 	"LocalHosts.rtt": {text: "Emulated round trips between two local regions, each as us-eu: 100ms.", keys: formPair, limit: durationRange(0, 10*time.Second)},
