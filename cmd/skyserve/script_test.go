@@ -139,6 +139,7 @@ func (p patient) Run() int {
 // last, and run alone at the end.
 var longScripts = map[string]func(*testing.T){
 	"control_plane":         TestControlPlaneScript,
+	"control_plane_renamed": TestLongControlPlaneRenamedScript,
 	"control_plane_resized": TestLongControlPlaneResizedScript,
 	"control_plane_updated": TestLongControlPlaneUpdatedScript,
 	"scale_to_zero":         TestScaleToZeroScript,
@@ -146,6 +147,11 @@ var longScripts = map[string]func(*testing.T){
 }
 
 func TestControlPlaneScript(t *testing.T) { runLongScript(t, "control_plane") }
+func TestLongControlPlaneRenamedScript(t *testing.T) {
+	needsLongFlag(t)
+	runLongScript(t, "control_plane_renamed")
+}
+
 func TestLongControlPlaneResizedScript(t *testing.T) {
 	needsLongFlag(t)
 	runLongScript(t, "control_plane_resized")

@@ -27,12 +27,23 @@ func isUpdate(c provision.Change) bool {
 	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionReplace && c.Observed.TerminatedReason == "" && c.Observed.SpecHash != ""
 }
 
+// removesMember reports whether a change terminates the machine of a controller whose member of the store belongs to a
+// cluster that remains. Without its disk the cluster may have no majority: members that were removed shortly before count
+// until they have left. A process on this computer that has ended restarts with its disk; a machine in a cloud does not.
+func (u *upRun) removesMember(c provision.Change) bool {
+	lost := c.Action == provision.ActionTerminate && c.Observed.TerminatedReason != "" && !cloud.RunsOnThisComputer(c.Region())
+	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionTerminate && !lost && u.spec.Store.URL == "" &&
+		slices.Contains(u.controllers, c.ID()) && !slices.ContainsFunc(u.changes.Desired, func(w provision.Desired) bool { return w.ID == c.ID() }) &&
+		len(deploy.ControlMachines(u.spec, u.changes.Observed, u.controllers)) >= cloud.ControlMachineCount
+}
+
 // updateBalancers replaces the machines of balancers, one at a time, where several run a controller: the next one only once
 // this one is ready and the store is replicated, so that a majority of its members always has the data. If one does not
-// become ready, its earlier version is launched again, and the others keep theirs. Other machines are launched before;
+// become ready, its earlier version is launched again, and the others keep theirs. In the same way it terminates those of
+// removed regions. Other machines are launched before;
 // replicas are replaced after, so that a version whose balancers fail does not reach them. It returns what remains to be done.
 func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachinePlan, err error) {
-	if len(u.controllers) < cloud.ControlMachineCount || !slices.ContainsFunc(u.changes.Changes, isUpdate) {
+	if len(u.controllers) < cloud.ControlMachineCount || !slices.ContainsFunc(u.changes.Changes, func(c provision.Change) bool { return isUpdate(c) || u.removesMember(c) }) {
 		return u.changes, nil
 	}
 	first := *u.changes
@@ -44,11 +55,12 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachineP
 		return nil, err
 	}
 	have, err := u.awaitAdmitted(ctx, done)
-	if err == nil && slices.ContainsFunc(applied, func(c provision.Change) bool { return c.Kind() == provision.KindBalancer }) {
+	replicated := slices.ContainsFunc(applied, func(c provision.Change) bool { return c.Kind() == provision.KindBalancer })
+	if err == nil && replicated {
 		err = u.awaitUpdated(ctx, have, func(o provision.Object) bool { return o.Kind == provision.KindBalancer })
 	}
 	if err != nil {
-		return nil, err
+		return nil, u.keptMemberError(err, others)
 	}
 	apply := func(c provision.Change) ([]provision.Object, error) {
 		plan := *u.changes
@@ -61,6 +73,13 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachineP
 	rest := *u.changes
 	rest.Changes = nil
 	for _, c := range others {
+		if u.removesMember(c) {
+			if err := u.removeMember(ctx, c, have, replicated); err != nil {
+				return nil, u.keptMemberError(err, others)
+			}
+			applied, replicated = append(applied, c), false
+			continue
+		}
 		if !isUpdate(c) {
 			rest.Changes = append(rest.Changes, c)
 			continue
@@ -79,10 +98,33 @@ func (u *upRun) updateBalancers(ctx context.Context) (remaining *deploy.MachineP
 			return nil, failure
 		}
 		u.printLine("updated %s", c.ID())
-		applied = append(applied, c)
+		applied, replicated = append(applied, c), true
 	}
 	rest.Applied = applied
 	return &rest, nil
+}
+
+// removeMember terminates the machine of a member of the store, once the store is replicated unless it is.
+func (u *upRun) removeMember(ctx context.Context, c provision.Change, have []provision.Object, replicated bool) error {
+	if !replicated {
+		if err := u.awaitStore(ctx, &deploy.Delivery{Service: u.spec.Name, Party: u.operator.party, Machines: have}); err != nil {
+			return err
+		}
+	}
+	plan := *u.changes
+	plan.Changes = provision.Changes{c}
+	_, err := u.deployer.Up(ctx, &plan, u.progress)
+	return err
+}
+
+// keptMemberError adds to an error what helps where a member of the store was kept whose process has ended: the others may
+// have no majority without it, and only the earlier service.yaml starts it.
+func (u *upRun) keptMemberError(err error, kept provision.Changes) error {
+	i := slices.IndexFunc(kept, func(c provision.Change) bool { return u.removesMember(c) && c.Observed.TerminatedReason != "" })
+	if i < 0 {
+		return err
+	}
+	return &exitError{code: exitPartial, err: withoutRepeats(err), hint: fmt.Sprintf("%s is kept, because the store may have no majority without its copy: run 'skyserve up' with the earlier service.yaml, wait until 'skyserve status %s' shows 'store: replicated', then run 'skyserve up %s' again", kept[i].ID(), u.spec.Name, u.file)}
 }
 
 // isBeforeUpdates reports whether updateBalancers applies a change before it replaces balancers: launches and repairs.
@@ -122,10 +164,6 @@ func hasID(id string) func(provision.Object) bool {
 // awaitUpdated delivers the configuration of new machines of balancers, and waits until they are ready and the store is
 // replicated.
 func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, awaited func(provision.Object) bool) error {
-	limit := cloudUpdateTimeout
-	if !cloud.UsesClouds(u.spec) {
-		limit = localUpdateTimeout
-	}
 	h, deployments, err := u.delivery(have)
 	if err != nil {
 		return err
@@ -136,15 +174,30 @@ func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, await
 			delete(deployments, o.ID) // it may run the earlier version
 		}
 	}
-	ready := min(limit, u.timeout)
+	ready := min(u.updateTimeout(), u.timeout)
 	readyCtx, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("not ready within %s", ready))
 	defer cancel()
 	if err := h.Deliver(readyCtx, deployments); err != nil {
 		return err
 	}
-	storeCtx, cancelStore := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not replicated within %s", limit))
-	defer cancelStore()
-	return h.AwaitStore(storeCtx, u.controllers)
+	return u.awaitStore(ctx, h)
+}
+
+// awaitStore waits until the store is replicated.
+func (u *upRun) awaitStore(ctx context.Context, h *deploy.Delivery) error {
+	u.printLine("waiting until the store is replicated")
+	limit := u.updateTimeout()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not replicated within %s", limit))
+	defer cancel()
+	return h.AwaitStore(ctx, u.controllers)
+}
+
+// updateTimeout returns the time for each step of a balancer's update.
+func (u *upRun) updateTimeout() time.Duration {
+	if cloud.UsesClouds(u.spec) {
+		return cloudUpdateTimeout
+	}
+	return localUpdateTimeout
 }
 
 // awaitReplaced delivers the configuration of a replica or a balancer that replaces another one, and waits until it serves:
