@@ -169,6 +169,8 @@ func (s *scaling) result(ctx context.Context, err error) error {
 			code = exitPartial // the replica keeps serving with its current GPU and capacity type
 		}
 		return &exitError{code: code, err: err, hint: "all other changes were applied; run the command again to retry"}
+	case errors.As(err, new(*deploy.UnconfirmedError)):
+		return &exitError{code: code, err: err, hint: fmt.Sprintf("all other balancers have the change; a controller delivers it once 'skyserve status %s' shows that this one responds", name)}
 	case errors.Is(err, errDeclined):
 		return err
 	}

@@ -81,7 +81,8 @@ type Delivery struct {
 // none of them; they do not wait for replicas that were not Launched, which have stopped working before. Deliver stops at
 // the first serving machine that does not become ready again. A replica is drained before its delivery and resumed afterwards. A machine that has
 // failed permanently is not awaited any longer: once all others are ready, the error contains a
-// *StartFailedError for each, see FailedStarts.
+// *StartFailedError for each, see FailedStarts. A change of replicas (OnlyReplicas) does not wait for balancers that do not
+// respond: once all others are ready, the error is an *UnconfirmedError.
 func (dl *Delivery) Deliver(ctx context.Context, deployments map[string]agent.Deployment) error {
 	return dl.deliverFrom(ctx, dl.ReadStatuses(ctx), deployments)
 }
@@ -90,7 +91,7 @@ func (dl *Delivery) Deliver(ctx context.Context, deployments map[string]agent.De
 func (dl *Delivery) deliverFrom(ctx context.Context, seen map[string]AgentReport, deployments map[string]agent.Deployment) error {
 	serving, others := dl.splitServing(seen, deployments)
 	awaited, left := dl.splitAwaited(others)
-	stuck, launched := dl.splitStuck(awaited)
+	stuck, hung, launched := dl.splitStuck(seen, awaited)
 	awaitEach := func(ctx context.Context, machines []provision.Object) error {
 		return dl.deliverEach(machines, func(o provision.Object) error {
 			return dl.deliverUntil(ctx, o, deployments[o.ID], pollIntervalOf(o), 0, func(s agent.Status) bool {
@@ -101,11 +102,14 @@ func (dl *Delivery) deliverFrom(ctx context.Context, seen map[string]AgentReport
 	stuckCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var waiting sync.WaitGroup
-	var stuckErr error
+	var stuckErr, hungErr error
 	waiting.Go(func() { stuckErr = awaitEach(stuckCtx, stuck) })
+	waiting.Go(func() {
+		hungErr = dl.deliverEach(hung, func(o provision.Object) error { return dl.deliverWithin(ctx, o, deployments[o.ID], lostTimeout, 0) })
+	})
 	if err := awaitEach(ctx, launched); err != nil {
 		waiting.Wait()
-		return errors.Join(err, stuckErr)
+		return errors.Join(err, stuckErr, hungErr)
 	}
 	err := dl.deliverEach(left, func(o provision.Object) error { return dl.deliverOnce(ctx, o, deployments[o.ID]) })
 	if err == nil {
@@ -117,7 +121,10 @@ func (dl *Delivery) deliverFrom(ctx context.Context, seen map[string]AgentReport
 		return err
 	}
 	waiting.Wait()
-	return stuckErr
+	if stuckErr == nil && hungErr != nil {
+		return &UnconfirmedError{hungErr}
+	}
+	return errors.Join(stuckErr, hungErr)
 }
 
 // deliverServing delivers the deployments of serving machines one after the other, and stops at the first that does not
@@ -151,16 +158,21 @@ func (dl *Delivery) splitAwaited(all []provision.Object) (awaited, left []provis
 	return awaited, left
 }
 
-// splitStuck separates the replicas that were not Launched from other machines that are not ready.
-func (dl *Delivery) splitStuck(all []provision.Object) (stuck, launched []provision.Object) {
+// splitStuck separates the replicas that were not Launched, and during a change of replicas the balancers that do not
+// respond, from other machines that are not ready.
+func (dl *Delivery) splitStuck(seen map[string]AgentReport, all []provision.Object) (stuck, hung, launched []provision.Object) {
 	for _, o := range all {
-		if o.Kind == provision.KindReplica && dl.Launched != nil && !dl.Launched(o.ID) {
+		err := seen[o.ID].Err
+		switch {
+		case o.Kind == provision.KindReplica && dl.Launched != nil && !dl.Launched(o.ID):
 			stuck = append(stuck, o)
-		} else {
+		case o.Kind == provision.KindBalancer && dl.OnlyReplicas != nil && err != nil && !isPermanent(err):
+			hung = append(hung, o)
+		default:
 			launched = append(launched, o)
 		}
 	}
-	return stuck, launched
+	return stuck, hung, launched
 }
 
 // deliverEach calls do for each machine concurrently, and joins the errors.
@@ -407,7 +419,8 @@ func (dl *Delivery) deliverOnce(ctx context.Context, o provision.Object, d agent
 // a second, and a machine that does not respond must not delay the others.
 const deliveryTimeout = 20 * time.Second
 
-// lostTimeout is the time without a response after which a balancer that had just responded counts as lost.
+// lostTimeout is the time without a response after which a balancer that had just responded counts as lost, and the time of
+// the second attempt at one that has not responded to the first.
 const lostTimeout = 3 * time.Second
 
 // deliverAndWait delivers another deployment to a serving balancer and waits until it is ready again. It does not wait for
@@ -544,3 +557,15 @@ func (dl *Delivery) dialThroughBalancer(ctx context.Context, o provision.Object,
 	}
 	return nil, failure
 }
+
+// UnconfirmedError means that all machines have their deployments except balancers that do not respond. A controller
+// delivers theirs once they respond.
+type UnconfirmedError struct{ Err error }
+
+// Error describes the failure.
+func (e *UnconfirmedError) Error() string {
+	return "not confirmed by all balancers: " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *UnconfirmedError) Unwrap() error { return e.Err }

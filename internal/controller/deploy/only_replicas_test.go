@@ -64,3 +64,36 @@ func TestChangeOfReplicasIgnoresOthers(t *testing.T) {
 		})
 	}
 }
+
+// A balancer that does not respond delays a change of replicas by seconds, and the others receive the change before.
+func TestChangeOfReplicasPassesHungBalancer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dl := &Delivery{Service: "chat", OnlyReplicas: map[string]bool{}}
+		deployments, seen := map[string]agent.Deployment{}, map[string]AgentReport{}
+		for _, id := range []string{"lb-eu-0", "lb-us-0"} {
+			dl.Machines = append(dl.Machines, provision.Object{ID: id, Kind: provision.KindBalancer})
+			deployments[id] = agent.Deployment{Revision: "new"}
+			seen[id] = AgentReport{Status: agent.Status{Phase: agent.PhaseReady, Revision: "old"}}
+		}
+		seen["lb-us-0"] = AgentReport{Err: context.DeadlineExceeded}
+		delivered := false
+		dl.ensurer = func(ctx context.Context, o provision.Object, _ agent.Deployment) (agent.Status, error) {
+			if o.ID == "lb-eu-0" {
+				delivered = true
+				return agent.Status{Phase: agent.PhaseReady, Revision: "new"}, nil
+			}
+			sleep(ctx, statusTimeout)
+			return agent.Status{}, errors.New("no response")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		err := dl.deliverFrom(ctx, seen, deployments)
+		if !errors.As(err, new(*UnconfirmedError)) || !delivered {
+			t.Errorf("got %v, delivered to lb-eu-0: %t", err, delivered)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}

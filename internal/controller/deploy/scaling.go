@@ -366,7 +366,7 @@ func (s *ReplicaScaler) listForChange(ctx context.Context) ([]provision.Object, 
 }
 
 // applyDecisions applies decisions, and returns once drained replicas have completed their requests and
-// resumed ones are ready.
+// resumed ones are ready. An *UnconfirmedError means that both hold at the balancers that respond.
 func (s *ReplicaScaler) applyDecisions(ctx context.Context, to ReplicaDecisions) error {
 	if to.equal(s.Decisions) {
 		return nil
@@ -380,7 +380,8 @@ func (s *ReplicaScaler) applyDecisions(ctx context.Context, to ReplicaDecisions)
 	if err != nil {
 		return err
 	}
-	if err := s.UpdateBalancers(ctx, &MachinePlan{Observed: have}, after, subtract(before, after)); err != nil {
+	err = s.UpdateBalancers(ctx, &MachinePlan{Observed: have}, after, subtract(before, after))
+	if err != nil && !errors.As(err, new(*UnconfirmedError)) {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(subtract(after, before))) {
@@ -391,7 +392,7 @@ func (s *ReplicaScaler) applyDecisions(ctx context.Context, to ReplicaDecisions)
 			s.OnDrained(id)
 		}
 	}
-	return nil
+	return err
 }
 
 // applyPlan applies the changes of a plan of replicas and updates the balancers.

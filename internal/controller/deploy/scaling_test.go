@@ -437,3 +437,14 @@ func TestCloudServiceRejectsDecisions(t *testing.T) {
 		t.Errorf("decided: %+v", s.Decisions)
 	}
 }
+
+// A balancer that does not respond is reported, and the replica is drained at the others.
+func TestDrainPassesHungBalancer(t *testing.T) {
+	s := newScaledService(t, "local/us", "strategy: manual")
+	hung, drained := &deploy.UnconfirmedError{Err: errors.New("waiting for lb-eu-0")}, ""
+	s.UpdateBalancers = func(context.Context, *deploy.MachinePlan, map[string]bool, map[string]bool) error { return hung }
+	s.OnDrained = func(id string) { drained = id }
+	if err := s.Drain(t.Context(), "us-0", true); !errors.Is(err, error(hung)) || drained != "us-0" || !slices.Equal(s.steps, []string{"decide", "drain us-0"}) {
+		t.Errorf("got %v, drained %q, steps %q", err, drained, s.steps)
+	}
+}
