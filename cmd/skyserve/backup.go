@@ -99,7 +99,7 @@ func runBackup(ctx context.Context, o *backupOptions, out, errOut io.Writer) err
 	}
 	sources, hint := []func(io.Writer) error{}, "nothing was written; 'skyserve status' shows the state of the store"
 	var fetching error // of the last balancer
-	for _, admin := range admins {
+	for _, admin := range respondingFirst(ctx, admins) {
 		sources = append(sources, func(w io.Writer) error {
 			fetching = admin.Backup(ctx, w)
 			return fetching
@@ -280,7 +280,7 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range admins {
+	for _, c := range respondingFirst(ctx, admins) {
 		if err = c.Healthy(ctx); err != nil {
 			continue
 		}

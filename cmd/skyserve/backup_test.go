@@ -131,3 +131,38 @@ func TestBackupReportsRejectedCredentialsOnce(t *testing.T) {
 		t.Errorf("got %v, %+v", err, coded)
 	}
 }
+
+// A balancer that does not respond delays a backup by a second: another one is asked for it.
+func TestBackupPassesHungBalancer(t *testing.T) {
+	t.Setenv("SKYSERVE_HOME", t.TempDir())
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			t.Errorf("requested %s of a balancer that does not respond", r.URL.Path)
+		}
+		<-r.Context().Done()
+	}))
+	defer hung.Close()
+	asked := make(chan string, 1)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			asked <- r.URL.Path
+			<-r.Context().Done()
+		}
+	}))
+	defer other.Close()
+	admins := []string{"--admin", hung.URL, "--admin", other.URL}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan string, 1)
+	go func() {
+		_, stderr, _ := runCommand(ctx, append([]string{"backup", filepath.Join(t.TempDir(), "chat.backup"), "--service", "chat"}, admins...)...)
+		ended <- stderr
+	}()
+	select {
+	case <-asked:
+		cancel()
+		<-ended
+	case stderr := <-ended:
+		t.Errorf("ended before the other balancer was asked: %s", stderr)
+	}
+}

@@ -229,6 +229,22 @@ func fetchReport[R any](ctx context.Context, what string, admins []*telemetry.Cl
 	return best, nil
 }
 
+// respondingFirst returns the balancers with the first that responds in front: one that hangs delays a command that uses one
+// balancer by reportDelay.
+func respondingFirst(ctx context.Context, admins []*telemetry.Client) []*telemetry.Client {
+	if len(admins) < 2 {
+		return admins
+	}
+	first, err := fetchReport(ctx, "state", admins,
+		func(ctx context.Context, c *telemetry.Client) (*telemetry.Client, error) { return c, c.Healthy(ctx) },
+		func(*telemetry.Client) bool { return true },
+		func(_, _ *telemetry.Client) bool { return false })
+	if err != nil {
+		return admins // the command's own error says why
+	}
+	return append([]*telemetry.Client{first}, slices.DeleteFunc(slices.Clone(admins), func(c *telemetry.Client) bool { return c == first })...)
+}
+
 // isNot404 reports whether an error is anything but a balancer's answer 404.
 func isNot404(err error) bool {
 	var status *telemetry.StatusError
