@@ -120,8 +120,12 @@ func TestUpRejectsControllerImpostor(t *testing.T) {
 	if err := os.Remove(filepath.Join(e.dir, "home", "services", "chat", "balancers.json")); err != nil {
 		t.Fatal(err)
 	}
-	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
+	genuine = e.instance("lb-us-east-1-0")
+	if out := e.skyserve(exitOK, up...); e.instance("lb-us-east-1-0") != genuine || !strings.Contains(out, "chat: 1 change,") || !strings.Contains(out, "reload: configuration changed") {
 		t.Errorf("without the record:\n%s", out)
+	}
+	if out := e.skyserve(exitOK, up...); !strings.Contains(out, "no change") {
+		t.Errorf("with the record that up restored:\n%s", out)
 	}
 	e.downAndCheckEmpty()
 }

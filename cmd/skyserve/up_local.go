@@ -108,14 +108,17 @@ func (u *upRun) isChanged(id string) bool {
 	return slices.ContainsFunc(slices.Concat(u.changes.Changes, u.interimLaunches()), func(c provision.Change) bool { return c.ID() == id })
 }
 
-// findReloads finds the local machines that keep running and reload another configuration, or files with other secrets.
+// findReloads finds the machines that keep running and reload another configuration, or, on this computer, files with other
+// secrets. Those in clouds receive secrets with their configuration.
 func (u *upRun) findReloads(ctx context.Context) error {
-	if cloud.UsesClouds(u.spec) || u.filter != nil || u.operator.authority == nil {
+	if u.filter != nil || u.operator.authority == nil || !u.hasRunningMachine() {
 		return nil
 	}
 	have, changed := slices.Clone(u.changes.Observed), map[string]bool{}
 	for i := range have {
-		have[i].TerminatedReason = "" // what has died restarts at the same place
+		if cloud.RunsOnThisComputer(have[i].Region) {
+			have[i].TerminatedReason = "" // what has died restarts at the same place
+		}
 	}
 	for _, c := range u.changes.Changes {
 		changed[c.ID()] = true
