@@ -309,7 +309,7 @@ func TestKeyBudgetRequiresPrice(t *testing.T) {
 
 func TestInvalidAuthIsRejected(t *testing.T) {
 	for want, cfg := range map[string]service.BalancerConfig{
-		"balancer.auth.keys_from: is required without oidc": {Balancer: service.BalancerSpec{Auth: &service.Auth{}}},
+		"balancer.auth.keys_from: is required": {Balancer: service.BalancerSpec{Auth: &service.Auth{}}},
 		"balancer.auth.tenants.acme: requests_per_day: must be at least 1, got -1": {Balancer: service.BalancerSpec{Auth: &service.Auth{
 			KeysFrom: "env:K", Tenants: map[string]service.KeyLimits{"acme": {RequestsPerDay: -1}},
 		}}},

@@ -72,7 +72,7 @@ func (a *Auth) Conflicts() (all []AuthConflict) {
 	}
 	add := func(key, problem, suggestion string) { all = append(all, AuthConflict{key, problem, suggestion}) }
 	if !a.Required() {
-		add("keys_from", "is required without oidc", "set keys_from to env:NAME or file:PATH, or list the issuers of identity tokens in oidc")
+		add("keys_from", "is required", "set it to env:NAME or file:PATH, which contains the API keys, one per line; without API keys, remove auth, or list issuers of identity tokens in oidc")
 	}
 	first := map[string]int{}
 	for i, o := range a.OIDC {

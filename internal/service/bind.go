@@ -167,7 +167,9 @@ func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
 	suggestion := didYouMean(e.key, known, "valid keys:")
 	// A key of a section is often written above it. Deeper down, another section is rarely meant.
 	isHigh := typ == "Spec" || typ == "Model" || typ == "RegionSpec"
-	if place := placeOf(e.key); isHigh && place != "" && Nearest(e.key, known) == "" {
+	if place := placeOf(e.key); typ == "Spec" && listenKeys[e.key] {
+		suggestion = suggestListen
+	} else if isHigh && place != "" && Nearest(e.key, known) == "" {
 		suggestion = "set " + place + " instead"
 	}
 	b.reportAt(e.at, p.key(e.key), Error{Problem: "unknown key", Suggestion: suggestion})

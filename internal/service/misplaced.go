@@ -37,6 +37,13 @@ func addPlaces(places map[string][]string, t reflect.Type, prefix string) {
 	}
 }
 
+// listenKeys are keys at the top of a service file that are meant as the address for clients. None of the sections has
+// such a key.
+var listenKeys = map[string]bool{"listen": true, "port": true}
+
+// suggestListen is the suggestion for listenKeys.
+const suggestListen = "set local.port to choose the port for clients of the first balancer on this machine; its host is always 127.0.0.1"
+
 // placeOf returns the only path that ends with a key; empty if there is none or several.
 func placeOf(key string) string {
 	if places := keyPlaces()[key]; len(places) == 1 {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"sync"
@@ -18,8 +19,9 @@ type rule struct {
 	multiline bool // text that may contain tabs and newlines
 	secret    bool // a value that is never displayed
 	limit     *limits
-	form      *form // of the text
-	keys      *form // of the keys of a mapping
+	limitNote string // why the limit is what it is, where the name of the key does not explain it
+	form      *form  // of the text
+	keys      *form  // of the keys of a mapping
 }
 
 // limits is the range of a number: of a duration in nanoseconds, of a size in bytes. Both ends are
@@ -369,7 +371,7 @@ var rules = map[string]rule{
 
 	"LocalHosts.port": {
 		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300, others up to 999.",
-		limit: numberRange(1, 65535-LocalPorts),
+		limit: numberRange(1, 65535-LocalPorts), limitNote: fmt.Sprintf("a service uses ports up to %d above local.port", LocalPorts),
 	},
 	"LocalHosts.rtt": {text: "Emulated round trips between two local regions, each as us-eu: 100ms.", keys: formPair, limit: durationRange(0, 10*time.Second)},
 }

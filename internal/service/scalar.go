@@ -173,7 +173,7 @@ func plainText(n ast.Node) (text string, plain bool) {
 // checkLimits rejects a number outside the rule's limits; show formats a limit.
 func (b *binder) checkLimits(n ast.Node, x float64, p path, ruleKey string, show func(float64) string) {
 	if problem := rules[ruleKey].limit.problem(x, show); problem != "" {
-		b.reportAt(n, p, Error{Problem: problem, Found: b.describeNode(n)})
+		b.reportAt(n, p, Error{Problem: problem, Found: b.describeNode(n), Suggestion: rules[ruleKey].limitNote})
 	}
 }
 

@@ -22,8 +22,8 @@ var (
 	secretInText = LazyPattern(`(?i)((key|token|secret|passw)[a-z_-]*=|^-[^\s=]*(key|token|secret|passw)[a-z_-]*\s|://[^/]*@)`)
 )
 
-// harmless matches values that no secret has: short numbers, durations, sizes and words of YAML.
-var harmless = LazyPattern(`(?i)^(-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
+// harmless matches values that no secret has: short numbers, durations, sizes, IPv4 addresses and words of YAML.
+var harmless = LazyPattern(`(?i)^([0-9]{1,3}(\.[0-9]{1,3}){3}(:[0-9]{1,5})?|-?[0-9]{1,5}(\.[0-9]{1,3})?(ns|us|ms|s|m|h|d|%|k|m|g|ki|mi|gi|mib|gib)?|true|false|yes|no|null|~)$`)
 
 // plainKeys contains the keys of service.yaml that have no secret in any mapping.
 var plainKeys = sync.OnceValue(func() map[string]bool {

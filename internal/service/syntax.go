@@ -147,10 +147,11 @@ func (s *source) fromParser(err error) *Error {
 		return s.syntaxError(1, 1, "is not valid YAML")
 	}
 	p := ye.GetToken().Position
-	if s.nearSecrets(p.Line) {
+	explanation, explained := explainSyntax(ye.GetMessage())
+	if !explained && s.nearSecrets(p.Line) { // the parser's message may quote the text; an explanation never does
 		return s.syntaxError(p.Line, p.Column, "is not valid YAML")
 	}
-	return s.syntaxError(p.Line, p.Column, "is not valid YAML: "+explainSyntax(ye.GetMessage()))
+	return s.syntaxError(p.Line, p.Column, "is not valid YAML: "+explanation)
 }
 
 // syntaxExplanations are messages of the YAML parser, by a part of their text, with what they mean and how to
@@ -169,14 +170,14 @@ var syntaxExplanations = []struct{ message, explanation string }{
 	{"',' or '}' must be specified", "a { above this place is not closed, or a comma is missing"},
 }
 
-// explainSyntax returns the explanation of a message of the YAML parser, else the message.
-func explainSyntax(message string) string {
+// explainSyntax returns the explanation of a message of the YAML parser, else the message and false.
+func explainSyntax(message string) (explanation string, explained bool) {
 	for _, e := range syntaxExplanations {
 		if strings.Contains(message, e.message) {
-			return e.explanation
+			return e.explanation, true
 		}
 	}
-	return message
+	return message, false
 }
 
 // syntaxError returns an error about the text itself. The tree that identifies secrets does not

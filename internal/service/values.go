@@ -19,6 +19,8 @@ type ValueList struct {
 	Planned []string
 	// Words are other names of Implemented, in the same order; nil = none.
 	Words []string
+	// Note explains a value whose name does not; empty = none.
+	Note string
 }
 
 // StrategyManual disables automatic scaling: only operators and plan --apply change the number of
@@ -48,7 +50,7 @@ var wordLists = []ValueList{
 		Key:         "Autoscale.forecast",
 		Implemented: []string{"auto", "seasonal-naive", "moving-average", "seasonal-profile", "damped-trend", "har", "tvar", "hmm", "arima"},
 	},
-	{Key: "Engine.kind", Implemented: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}},
+	{Key: "Engine.kind", Implemented: []string{string(EngineVLLM), string(EngineSGLang), string(EngineOpenAI), string(EngineSim)}, Note: "openai is any other server with OpenAI's API, sim the simulated engine"},
 	{Key: "Engine.flavor", Implemented: []string{string(EngineVLLM), string(EngineSGLang)}},
 	{Key: "GPU.type", Implemented: []string{"L4", "A10G", "L40S", "A100", "H100", "H200"}},
 	{Key: "RegionSpec.capacity", Implemented: []string{string(CapacityReserved), string(CapacitySpot), string(CapacityOnDemand), string(CapacityFlexStart)}},
@@ -137,7 +139,7 @@ func (w ValueList) problemOf(word string) (problem, suggestion string) {
 	if near := Nearest(word, slices.Concat(w.Implemented, w.Words)); near != "" {
 		return "must be one of " + values, fmt.Sprintf("did you mean %q?", near)
 	}
-	return "must be one of " + values, ""
+	return "must be one of " + values, w.Note
 }
 
 // ImplementedPolicies returns the implemented balancing policies, the default first.
