@@ -140,7 +140,7 @@ func checkListeners(p *problems, cfg service.BalancerConfig, opts Options) {
 	}
 	if !requiresKeys(&cfg) && !opts.InsecureNoAuth && admin.BeyondLoopback(cfg.Listen) {
 		p.addProblem("listen", fmt.Sprintf("%s is reachable from other machines, and no API keys are set", cfg.Listen),
-			"set balancer.auth.keys_from (--keys-from env:NAME or file:PATH), listen on 127.0.0.1, or disable authentication with --insecure-no-auth")
+			"pass --keys-from env:NAME or file:PATH (in the file of --config: balancer.auth.keys_from), listen on 127.0.0.1, or disable authentication with --insecure-no-auth")
 	}
 	if opts.AdminToken == "" && cfg.Identity == nil && admin.BeyondLoopback(cfg.Admin) {
 		p.addProblem("admin", fmt.Sprintf("%s is reachable from other machines, and no admin token is set", cfg.Admin),

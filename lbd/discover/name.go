@@ -220,7 +220,7 @@ func (s *nameSource) keepMissing(found []string) []string {
 
 func (s *nameSource) problem(err error, have int) (message, nextStep string) {
 	var de *net.DNSError
-	cause, effect := err.Error(), "there was no answer yet"
+	cause, effect := err.Error(), "no address was found yet"
 	if errors.As(err, &de) {
 		cause = cmp.Or(de.Err, cause)
 		if de.Name != s.name.host { // the target of an SRV record

@@ -255,7 +255,7 @@ func TestNameProblems(t *testing.T) {
 		have int
 		want string
 	}{
-		{"dns+http://gone.example.com:1", 0, "resolving dns+http://gone.example.com:1 failed: no such host; there was no answer yet"},
+		{"dns+http://gone.example.com:1", 0, "resolving dns+http://gone.example.com:1 failed: no such host; no address was found yet"},
 		{"dns+http://gone.example.com:1", 1, "resolving dns+http://gone.example.com:1 failed: no such host; the last answer with 1 address stays in effect"},
 		{"srv+http://_vllm._tcp.example.com", 2, "resolving srv+http://_vllm._tcp.example.com failed: gone.example.com: no such host; the last answer with 2 addresses stays in effect"},
 	} {

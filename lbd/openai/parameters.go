@@ -53,8 +53,12 @@ func (c *Call) RefuseGuarded(r *Rendering, allowed Parameters) *Error {
 		return nil
 	}
 	p := guardedList[bits.TrailingZeros32(uint32(found))]
+	what := ""
+	if p.Name == service.GuardedPrivateURLs { // no field has this name
+		what = "the host of a URL in the request, such as image_url, is not public: "
+	}
 	return Invalid(p.Name, "parameter_not_allowed", fmt.Sprintf(
-		"%s: not allowed by this service: %s; an operator can allow it with balancer.allow_parameters: [%s]", p.Name, p.Reason, p.Name))
+		"%s: %snot allowed by this service: %s; an operator can allow it with balancer.allow_parameters: [%s]", p.Name, what, p.Reason, p.Name))
 }
 
 // guardedField returns the guarded parameters of a top-level field.

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -340,6 +341,10 @@ func explain(err error) (reason string, timedOut bool) {
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return "connection refused", false
+	}
+	var plain tls.RecordHeaderError
+	if errors.As(err, &plain) || errors.Is(err, http.ErrSchemeMismatch) {
+		return "it responds without TLS: write http:// in its URL, not https://", false
 	}
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -320,3 +320,20 @@ func TestKeys(t *testing.T) {
 		t.Errorf("counts %+v, want two arrivals", c)
 	}
 }
+
+// An unknown path that differs from a known one only in /v1 names the known one.
+func TestUnknownPathSuggestsKnownOne(t *testing.T) {
+	b := start(t, testOptions(t))
+	for path, want := range map[string]string{
+		"/chat/completions": "did you mean /v1/chat/completions?", "/v1" + chatPath: "did you mean /v1/chat/completions?",
+		"/models": "did you mean /v1/models?", "/v1/v1/models": "did you mean /v1/models?",
+	} {
+		message, _, _ := apiErrorOf(t, expect(t, b.post(path, plainBody), 404, "not_found"))
+		if !strings.HasSuffix(message, want) {
+			t.Errorf("%s: %s", path, message)
+		}
+	}
+	if message, _, _ := apiErrorOf(t, expect(t, b.post("/v1/unknown", plainBody), 404, "not_found")); strings.Contains(message, "did you mean") {
+		t.Errorf("an unknown path: %s", message)
+	}
+}

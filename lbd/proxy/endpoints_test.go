@@ -134,7 +134,7 @@ func TestEndpointsGuardMedia(t *testing.T) {
 		"/v1/images/generations": `"prompt":"hi","image_url":` + private,
 	} {
 		got := expect(t, b.post(path, `{"model":"chat-small",`+fields+`}`), 400, "parameter_not_allowed")
-		if message, _, _ := apiErrorOf(t, got); !strings.Contains(message, "private_urls") {
+		if message, _, _ := apiErrorOf(t, got); !strings.Contains(message, "private_urls: the host of a URL in the request, such as image_url, is not public") {
 			t.Errorf("%s: %s", path, message)
 		}
 	}

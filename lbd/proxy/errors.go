@@ -3,7 +3,9 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
@@ -46,7 +48,7 @@ var rejections = map[string]openai.Error{
 	},
 	core.RejectWaitExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
-		Message: "the request timed out in the queue: no replica was available; each was full or not ready",
+		Message: "the request timed out in the queue: every ready replica of the model is full",
 	},
 	core.RejectStartExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 30,
@@ -107,7 +109,20 @@ func (x *exchange) rejection() *openai.Error {
 	if x.latestAction.reason == core.RejectNoAdapter {
 		return errNoAdapter(x.model, x.adapter)
 	}
-	return rejection(x.latestAction.reason, x.lastFailure)
+	e := rejection(x.latestAction.reason, x.lastFailure)
+	if x.latestAction.reason == core.RejectWaitExceeded && !x.rt.hasReady(x.model) {
+		e.Message = strings.Replace(e.Message, "every ready replica of the model is full", "no replica of the model is ready", 1)
+	}
+	return e
+}
+
+// hasReady reports whether a replica of a model is ready, here or at a peer to which this balancer forwards.
+func (r *Runtime) hasReady(model string) bool {
+	v := r.View()
+	return slices.ContainsFunc(v.Replicas, func(rep core.ReplicaView) bool { return rep.Model == model && rep.Ready && !rep.Draining }) ||
+		r.forwards() && slices.ContainsFunc(v.Peers, func(p core.PeerView) bool {
+			return p.Live && slices.ContainsFunc(p.Models, func(m core.ModelLoad) bool { return m.Model == model && m.Replicas > 0 })
+		})
 }
 
 // errNoAdapter rejects a request for an adapter that no replica serves any more.

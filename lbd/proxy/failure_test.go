@@ -351,7 +351,10 @@ func TestRejections(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp := b.post(chatPath, plainBody)
-		expect(t, resp, http.StatusServiceUnavailable, core.RejectWaitExceeded)
+		body := expect(t, resp, http.StatusServiceUnavailable, core.RejectWaitExceeded)
+		if message, _, _ := apiErrorOf(t, body); !strings.Contains(message, "no replica of the model is ready") {
+			t.Errorf("without a ready replica: %s", message)
+		}
 		if resp.Header.Get("Retry-After") == "" {
 			t.Error("Retry-After is missing")
 		}

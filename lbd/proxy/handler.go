@@ -88,10 +88,24 @@ var routes = []route{
 }
 
 func errNoPath(req *http.Request) *openai.Error {
-	return &openai.Error{
+	e := &openai.Error{
 		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Code: "not_found",
 		Message: "unknown request URL: " + req.Method + " " + req.URL.Path,
 	}
+	// Clients differ in whether their base URL contains /v1.
+	for _, path := range []string{"/v1" + req.URL.Path, strings.TrimPrefix(req.URL.Path, "/v1")} {
+		if isServed(path) {
+			e.Message += "; did you mean " + path + "?"
+			break
+		}
+	}
+	return e
+}
+
+// isServed reports whether the public API has a path below /v1.
+func isServed(path string) bool {
+	return strings.HasPrefix(path, "/v1/") &&
+		(openai.EndpointAt(path) != nil || slices.Contains([]string{"/v1/models", "/v1/files", "/v1/batches"}, path))
 }
 
 func isUnder(path, dir string) bool {
