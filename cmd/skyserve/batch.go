@@ -63,7 +63,7 @@ Exit codes: 0 success, 1 failed, 2 usage, 130 interrupted.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&o.target, "target", "", "public `URL` of a balancer, as clients use it (default: those of the running service; required with cloud regions)")
-	flags.StringVar(&o.apiKey, "api-key", "", "source of the API key or identity token to send, as `env:NAME`")
+	flags.StringVar(&o.apiKey, "api-key", "", "`SOURCE` of the API key or identity token to send, env:NAME or file:PATH")
 	cmd.AddCommand(newBatchSubmitCmd(&o), newBatchListCmd(&o), newBatchShowCmd(&o), newBatchCancelCmd(&o), newBatchDownloadCmd(&o))
 	return cmd
 }
@@ -189,7 +189,7 @@ func batchError(ctx context.Context, doing string, err error) error {
 	if errors.As(err, &e) {
 		switch hint = ""; e.status {
 		case http.StatusUnauthorized:
-			hint = "pass the API key or identity token with --api-key env:NAME"
+			hint = "pass the API key or identity token with --api-key env:NAME or file:PATH"
 		case http.StatusNotFound:
 			return notFound(fmt.Errorf("%s: %w", doing, err), "'skyserve batch list' lists the batches of this API key's tenant")
 		}

@@ -105,9 +105,12 @@ func checkConnectFlags(given *pflag.FlagSet, f connectFlags) error {
 }
 
 func runConnect(cmd *cobra.Command, f connectFlags) error {
+	if rest, isPlain := strings.CutPrefix(f.url, "http://"); isPlain { // as status shows that of a local service
+		f.url = "https://" + rest
+	}
 	switch {
 	case !strings.HasPrefix(f.url, "https://"):
-		return usage(fmt.Errorf("URL: must be the https URL of a balancer's admin address, got %q", f.url), "take the admin URL of a balancer from 'skyserve status -o json' on the machine from which the service was deployed; if it starts with http://, write https:// instead")
+		return usage(fmt.Errorf("URL: must be the URL of a balancer's admin address, such as https://HOST:PORT, got %q", f.url), "take 'admin' of a balancer from 'skyserve status -o json' on the machine from which the service was deployed")
 	case f.invite == (f.code != ""):
 		return usage(errors.New("requires either --invite or --code"), "run 'skyserve connect URL --invite' on the machine from which the service was deployed, then 'skyserve connect URL --code CODE' here")
 	case f.invite:

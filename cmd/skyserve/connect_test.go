@@ -182,7 +182,8 @@ func TestConnectRejectsInvalidInput(t *testing.T) {
 		"unknown code":    {[]string{url, "--code", unknown}, exitFailed, "the invitation is not open"},
 		"no code":         {[]string{url}, exitUsage, "requires either --invite or --code"},
 		"truncated code":  {[]string{url, "--code", unknown[:40]}, exitUsage, "the code must be 77 letters and digits, got 40"},
-		"http URL":        {[]string{"http://127.0.0.1:1", "--code", unknown}, exitUsage, "must be the https URL"},
+		"http URL":        {[]string{strings.Replace(url, "https://", "http://", 1), "--code", unknown}, exitFailed, "the invitation is not open"},
+		"no URL":          {[]string{"balancer:1", "--code", unknown}, exitUsage, "must be the URL of a balancer's admin address"},
 		"no service":      {[]string{url, "--invite"}, exitFailed, "no service"},
 		"name of inviter": {[]string{url, "--invite", "--as", "bob"}, exitUsage, "--as: valid only with --code"},
 	} {

@@ -135,19 +135,24 @@ func profileNames() []string {
 
 // readKey returns the API key of the engine; empty = none.
 func (f *engineFlags) readKey() (string, error) {
-	switch {
-	case f.apiKey == "":
+	if f.apiKey == "" {
 		return "", nil
-	case !service.IsSecretRef(f.apiKey):
+	}
+	return readBearerKey(f.apiKey)
+}
+
+// readBearerKey reads the key from its source, env:NAME or file:PATH.
+func readBearerKey(ref string) (string, error) {
+	if !service.IsSecretRef(ref) {
 		return "", errors.New("must be env:NAME or file:PATH, never the key itself")
 	}
-	text, err := deploy.LocalSecrets(f.apiKey)
+	text, err := deploy.LocalSecrets(ref)
 	if err != nil {
 		return "", err
 	}
 	key, err := service.ParseBearerKey(text)
 	if err != nil {
-		err = fmt.Errorf("reading %s: %w", f.apiKey, err)
+		err = fmt.Errorf("reading %s: %w", ref, err)
 	}
 	return string(key), err
 }

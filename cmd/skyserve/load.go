@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -106,7 +105,7 @@ func (o *loadOptions) flags(f *pflag.FlagSet) {
 	f.Uint64Var(&o.seed, "seed", 1, "random seed")
 	f.StringVar(&o.model, "model", "", "model `NAME` (default: the first that the target lists)")
 	f.StringVar(&o.tier, "tier", "", "tier of requests without one: fast, normal or deferred (fast and normal are interactive)")
-	f.StringVar(&o.apiKey, "api-key", "", "source of the API key or identity token to send, as `env:NAME`")
+	f.StringVar(&o.apiKey, "api-key", "", "`SOURCE` of the API key or identity token to send, env:NAME or file:PATH")
 	f.BoolVar(&o.ignoreEOS, "ignore-eos", true, "request responses of exactly the workload's length")
 	f.Float64Var(&o.trace.RateScale, "rate-scale", 1, "with FILE: scale the request rate, 2 = twice the rate")
 	f.IntVar(&o.trace.MaxInput, "max-input", 0, "with FILE: skip rows whose prompts have more tokens, and report how many (default: unlimited)")
@@ -237,13 +236,9 @@ func keyFrom(ref string) (string, error) {
 	if ref == "" {
 		return "", nil
 	}
-	name, found := strings.CutPrefix(ref, "env:")
-	if !found || name == "" {
-		return "", errors.New("--api-key: must be env:NAME, not the key itself")
-	}
-	key := os.Getenv(name)
-	if key == "" {
-		return "", fmt.Errorf("--api-key: the environment variable %s is not set", name)
+	key, err := readBearerKey(ref)
+	if err != nil {
+		return "", fmt.Errorf("--api-key: %w", err)
 	}
 	return key, nil
 }
@@ -264,7 +259,7 @@ func firstModel(ctx context.Context, c load.Config) (string, error) {
 		return "", &exitError{code: exitInterrupted, err: errors.New("interrupted")}
 	}
 	if status := (*load.StatusError)(nil); errors.As(first, &status) && status.Status == http.StatusUnauthorized {
-		return "", failed(first, "pass the API key or identity token with --api-key env:NAME")
+		return "", failed(first, "pass the API key or identity token with --api-key env:NAME or file:PATH")
 	}
 	return "", failed(first, "check the URL of --target, or run 'skyserve status' to see whether the service is running; --model NAME skips this request")
 }

@@ -157,7 +157,7 @@ func TestLoadWithoutKeyNamesTheFlag(t *testing.T) {
 	}))
 	defer server.Close()
 	_, stderr, code := runCommand(t.Context(), "load", "--target", "us="+server.URL, "--clients", "1")
-	if code != exitFailed || !strings.Contains(stderr, "/v1/models returned 401: missing or invalid API key\nhint: pass the API key or identity token with --api-key env:NAME\n") {
+	if code != exitFailed || !strings.Contains(stderr, "/v1/models returned 401: missing or invalid API key\nhint: pass the API key or identity token with --api-key env:NAME or file:PATH\n") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }

@@ -19,8 +19,10 @@ import (
 func (r *Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	r.summary(&b)
-	r.latencies(&b)
-	r.regions(&b)
+	if r.OK > 0 || r.TTFT != nil { // else all rates and latencies are zeros and dashes
+		r.latencies(&b)
+		r.regions(&b)
+	}
 	r.remarks(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -29,9 +31,13 @@ func (r *Report) WriteTable(w io.Writer) error {
 func (r *Report) summary(b *strings.Builder) {
 	t := printable.NewTable(b)
 	t.Rowf("requests\t%d ok, %d rejected, %d failed, %d cancelled", r.OK, r.Rejected, r.Failed, r.Cancelled)
+	if r.OK == 0 && r.TTFT == nil {
+		_ = t.Flush() // a strings.Builder returns no errors
+		return
+	}
 	later := ""
 	if n := r.OK - int(math.Round(r.RequestsPerSecond*r.DurationSeconds)); n > 0 {
-		later = fmt.Sprintf("; %d of the ok ended later and do not count", n)
+		later = fmt.Sprintf("; without %d ok requests that ended after this time", n)
 	}
 	t.Rowf("rates\t%.1f requests/s, %.0f output tokens/s over %.1f s%s", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds, later)
 	t.Rowf("tokens\t%d prompt, %d output; prefix hits %s", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
