@@ -337,6 +337,9 @@ func (f *fleet) List() []admin.Replica {
 		r.View = viewOf(r.ReplicaConfig, views)
 		_, drains := drained[id]
 		r.State, r.Reason = stateOf(r.View, probes[id], drains)
+		if r.State == service.StateStarting && r.Region.Cloud() == service.CloudStatic {
+			r.Reason += "; skyserve does not start this engine"
+		}
 		r.Reason = f.noteAdoption(r.ReplicaConfig, r.Reason)
 		list = append(list, r)
 	}
@@ -362,12 +365,12 @@ func stateOf(v *core.ReplicaView, p probe.ReplicaStatus, drained bool) (state se
 	return service.StateStarting, cmp.Or(reason, "no response yet")
 }
 
-// noteAdoption adds the original region of an adopted replica to the reason.
+// noteAdoption adds the original region of an adopted replica, and its balancer now, to the reason.
 func (f *fleet) noteAdoption(cfg service.ReplicaConfig, reason string) string {
 	if cfg.Region == f.self.Region {
 		return reason
 	}
-	adopted := "adopted from " + string(cfg.Region)
+	adopted := "adopted from " + string(cfg.Region) + " by " + f.self.ID
 	if reason == "" {
 		return adopted
 	}

@@ -139,7 +139,7 @@ func TestWorkersAreAddedAndRemoved(t *testing.T) {
 	}
 	testkit.Eventually(t, "it reports its model", func() bool {
 		w := n.worker(t, "eu-7")
-		return w.State == service.StateReady && w.Model == "llama" && w.Reason == "adopted from local/eu"
+		return w.State == service.StateReady && w.Model == "llama" && w.Reason == "adopted from local/eu by lb-us-0"
 	})
 	if got := ask(t, hc, n.public, "llama"); got.status != 200 || got.header.Get("X-Skyserve-Replica") != "eu-7" {
 		t.Errorf("got %+v", got)
@@ -386,4 +386,16 @@ func TestPortsInUse(t *testing.T) {
 			t.Errorf("got %v, want %s", err, c.want)
 		}
 	}
+}
+
+// The reason of an engine of a static region that does not respond says that nothing will start it.
+func TestUnreachableEngineOfStaticRegion(t *testing.T) {
+	n := start(t, config("lb-paris-0", "static/paris"), Options{})
+	if _, err := n.admin.AddWorker(context.Background(), service.ReplicaConfig{ID: "paris-0", URL: "http://127.0.0.1:1", Region: "static/paris"}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "it is not reached", func() bool {
+		w := n.worker(t, "paris-0")
+		return w.State == service.StateStarting && w.Reason == "connection refused; skyserve does not start this engine"
+	})
 }

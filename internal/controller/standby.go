@@ -132,7 +132,7 @@ func (c *Controller) storeState() telemetry.StoreState {
 
 // controlPlaneAlerts returns the alerts about the number of controllers and of members of the store.
 func (c *Controller) controlPlaneAlerts(now time.Time) (alerts []telemetry.Alert) {
-	next := fmt.Sprintf("'skyserve status %s' shows whether the lost machine is being replaced: a local one that has ended restarts automatically, and 'skyserve up' replaces one that runs and does not respond; in a cloud, the machine of another balancer takes its place; if there is no other balancer, run 'skyserve up'", c.immutable.Service)
+	const next = "wait: a lost machine is usually replaced automatically, a local process within seconds; if this alert stays, run 'skyserve up'"
 	c.mu.Lock()
 	leading, since, controllers := c.view.Leading, c.termStart, c.controllers
 	c.mu.Unlock()

@@ -53,7 +53,7 @@ func (a *API) ServeGuest(w http.ResponseWriter, r *http.Request) {
 	_, document, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, pathInvites), "/")
 	allowed := r.Method == http.MethodPut && document == "request" || r.Method == http.MethodGet && document == "answer"
 	if !strings.HasPrefix(r.URL.Path, pathInvites) || !allowed {
-		writeError(w, http.StatusUnauthorized, "a client certificate of the service is required: run 'skyserve connect'")
+		writeError(w, http.StatusUnauthorized, "a client certificate of the service is required: commands of skyserve on an operator's machine present it ('skyserve connect' obtains one); for curl, a local service accepts plain http:// at this address")
 		return
 	}
 	a.serveRequest(w, r, true, true)
