@@ -99,7 +99,7 @@ func (e *emulated) checkLogs() {
 	if out := logs(exitOK, "lb-eu-west-1-0", "--tail", "1"); strings.Count(out, "\n") != 1 || strings.HasPrefix(out, "lb-") {
 		e.t.Errorf("the last line of a balancer:\n%s", out)
 	}
-	if out := logs(exitFailed, "us-east-1-7"); !strings.Contains(out, "chat has no machine \"us-east-1-7\"") || !strings.Contains(out, "us-east-1-0") {
+	if out := logs(exitFailed, "us-east-1-7"); !strings.Contains(out, "chat has no balancer or replica \"us-east-1-7\"") || !strings.Contains(out, "us-east-1-0") {
 		e.t.Errorf("the log of an unknown machine:\n%s", out)
 	}
 	if out := logs(exitUsage, "--tail", "10001"); !strings.Contains(out, "at most 10000") {

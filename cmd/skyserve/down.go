@@ -86,7 +86,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 		return usage(err, "'skyserve down NAME' accepts the service's name instead of its file")
 	}
 	svc, err := findService(name)
-	if none := (*local.NoServiceError)(nil); errors.As(err, &none) && none.Name == name && didYouMean(name, none.Exist) == "" {
+	if none := (*local.NoServiceError)(nil); errors.As(err, &none) && none.Name == name { // a similar name would be that of another service, which lives
 		return notFound(none, hintNothingToDelete)
 	}
 	if err != nil {

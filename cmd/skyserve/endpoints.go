@@ -171,7 +171,7 @@ func serviceNotFound(none *local.NoServiceError, source string) error {
 	}
 	return &exitError{
 		code: exitFailed, err: none, noService: true,
-		hint: "create one: skyserve up SERVICE.yaml; connect to an existing one: skyserve connect URL --code CODE",
+		hint: "create one: skyserve up SERVICE.yaml; manage one of another machine: 'skyserve connect URL --invite' there prints the command to run here",
 	}
 }
 
@@ -182,15 +182,15 @@ func hintStandalone(cmd *cobra.Command, err error) {
 	if !errors.As(err, &e) || !e.noService {
 		return
 	}
-	way := "use 'skyserve top --admin URL'"
+	way := "a balancer of 'skyserve lb' alone is no service: 'skyserve top --admin URL' shows it"
 	for _, name := range []string{"admin", "target"} {
 		if flag := cmd.Flags().Lookup(name); flag != nil {
 			value, _ := pflag.UnquoteUsage(flag)
-			way = "pass --" + name + " " + value
+			way = "for a balancer of 'skyserve lb' alone, pass --" + name + " " + value
 			break
 		}
 	}
-	e.hint += "; for a balancer of 'skyserve lb' alone, " + way
+	e.hint += "; " + way
 }
 
 func noBalancer(svc local.Service) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,9 @@ func runInit(cmd *cobra.Command, o initOptions) error {
 	}
 	if o.name != "" && spec.Name != o.name {
 		return usage(fmt.Errorf("naming the service %q: YAML reads it as %q", o.name, spec.Name), "for example: skyserve init my-chat")
+	}
+	if slices.Contains(templates.Clouds(), o.name) && !cmd.Flags().Changed("cloud") {
+		printMessage(cmd.ErrOrStderr(), labelHint, "the service is named %s and runs in local regions; for a file with %s regions: skyserve init --cloud %s", o.name, o.name, o.name)
 	}
 	_, err = cmd.OutOrStdout().Write(text)
 	return err

@@ -134,14 +134,14 @@ func machinesOfPart(spec *service.Spec, machines []provision.Object, part string
 			return nil, err
 		}
 	}
-	hint := "its machines: " + strings.Join(ids, ", ")
+	hint := "its balancers and replicas: " + strings.Join(ids, ", ")
 	if len(ids) == 0 {
-		hint = "no machine of it is running"
+		hint = "no balancer or replica of it is running"
 	}
 	if slices.ContainsFunc(spec.Regions, func(r service.RegionSpec) bool { return r.Name.Cloud() == service.CloudStatic }) {
 		hint += "; an engine of a static region logs where you started it"
 	}
-	return nil, notFound(fmt.Errorf("%s has no machine %q", spec.Name, part), hint)
+	return nil, notFound(fmt.Errorf("%s has no balancer or replica %q", spec.Name, part), hint)
 }
 
 // showLogs prints the last lines of each machine, one after the other. If some machines do not

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"skyserve/internal/agent"
+	"skyserve/internal/controller"
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
@@ -182,7 +183,7 @@ func (v *serviceView) observeService(ctx context.Context) (statusPage, error) {
 func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format outputFormat) error {
 	heading := printable.NewTable(w)
 	heading.HideTitles("SERVICE", titleState)
-	heading.Row(s.Service, string(s.State), fmt.Sprintf("$%.2f/h", s.CostPerHour), "store: "+s.Store)
+	heading.Row(s.Service, string(s.State), fmt.Sprintf("$%.2f/h", s.CostPerHour), "store: "+storeText(s.Store))
 	if err := heading.Flush(); err != nil {
 		return err
 	}
@@ -226,13 +227,35 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	}
 	format.addRows(t, machines)
 	if len(s.Drift) > 0 {
-		t.Rowf("\ndrift; repair it with: skyserve up %s", upFile(v.svc))
+		t.Rowf("\ndrift; %s: skyserve up %s", v.repairOf(s), upFile(v.svc))
 	}
 	t.HideTitles(titleChange)
 	for _, c := range s.Drift {
 		t.Rowf("  %s %s\t%s\t%s\t%s", changeMark(c.Action), c.Kind, c.ID, c.Region, c.Reason)
 	}
 	return t.Flush()
+}
+
+// storeText returns the state of the store as text.
+func storeText(state string) string {
+	if state == controller.StoreStarting {
+		return state + " (no controller has reported its state yet)"
+	}
+	return state
+}
+
+// repairOf says who repairs the drift of a service, to precede a command. A controller starts replicas again, and the
+// balancers on this computer.
+func (v *serviceView) repairOf(s *deploy.ServiceStatus) string {
+	isRepaired := func(c deploy.StatusChange) bool {
+		starts := c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace
+		return starts && (c.Kind == provision.KindReplica || c.Kind == provision.KindBalancer && !cloud.UsesClouds(v.spec))
+	}
+	notRepaired := func(c deploy.StatusChange) bool { return !isRepaired(c) }
+	if s.Controller == nil || s.Controller.State != service.StateReady || slices.ContainsFunc(s.Drift, notRepaired) {
+		return "repair it with"
+	}
+	return "the controller repairs it; if it stays"
 }
 
 // machineTable returns the table of the balancers and replicas.

@@ -271,7 +271,7 @@ func TestActionsOnRunningService(t *testing.T) {
 	if lines, err := byName.Logs(t.Context(), "lb-us-0", 3); err != nil || len(lines) == 0 || len(lines) > 3 {
 		t.Errorf("the log: %q, %v", lines, err)
 	}
-	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "orders has no machine \"us-9\": its machines: lb-us-0, ") {
+	if _, err := byName.Logs(t.Context(), "us-9", 3); err == nil || !strings.Contains(err.Error(), "orders has no balancer or replica \"us-9\": its balancers and replicas: lb-us-0, ") {
 		t.Errorf("a missing log: %v", err)
 	}
 	if deployed, err := byAddress.Deployed(t.Context()); err != nil || deployed == nil || deployed.BoundsFor("org/m", "local/us") != (service.Bounds{Min: 1, Max: 3}) {

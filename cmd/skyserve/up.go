@@ -295,11 +295,11 @@ func credentialVariable(spec *service.Spec) string {
 }
 
 // loadCommand returns a command that generates load for the service.
-func loadCommand(spec *service.Spec) string {
+func loadCommand(spec *service.Spec, name string) string {
 	if variable := credentialVariable(spec); variable != "" {
-		return "skyserve load --api-key env:" + variable
+		return "skyserve load" + name + " --api-key env:" + variable
 	}
-	return "skyserve load"
+	return "skyserve load" + name
 }
 
 // curlCommand returns a curl command that sends a request to the service.

@@ -69,8 +69,11 @@ func (u *upRun) afterFailure(err error) string {
 	case errors.Is(err, identity.ErrPin):
 		return fmt.Sprintf("find out who changed that machine or impersonates it, then: skyserve up %s --replace ID", u.file)
 	}
+	if late := (*deploy.NotReadyError)(nil); errors.As(err, &late) {
+		return fmt.Sprintf("everything that was started keeps running; 'skyserve status %s -w' shows when the rest is ready, 'skyserve logs %s' why it is not; another 'skyserve up' is not needed", u.spec.Name, u.spec.Name)
+	}
 	if u.clouds.localService != nil || u.filter != nil {
-		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then retry", u.spec.Name, u.spec.Name)
+		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run 'skyserve up %s' again", u.spec.Name, u.spec.Name, u.file)
 	}
 	hint := fmt.Sprintf("the machines that were launched are running and billed; 'skyserve up %s' retries, 'skyserve down %s' deletes them", u.file, u.spec.Name)
 	if u.changes == nil {

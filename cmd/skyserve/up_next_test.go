@@ -26,7 +26,7 @@ func TestProposedCommandsPresentCredential(t *testing.T) {
 		if c.variable != "" {
 			load, bearer = "skyserve load --api-key env:"+c.variable, `Authorization: Bearer $`+c.variable+`"`
 		}
-		if got := loadCommand(spec); got != load {
+		if got := loadCommand(spec, ""); got != load {
 			t.Errorf("%s: %s, want %s", name, got, load)
 		}
 		if got := curlCommand(spec, "http://127.0.0.1:8001"); !strings.Contains(got, bearer) || bearer == "" && strings.Contains(got, "Bearer") {

@@ -481,7 +481,13 @@ func (u *upRun) printUp(endpoints map[string]string) error {
 		if d := u.spec.DNS; d != nil && d.Provider == service.DNSEmbedded {
 			fmt.Fprintf(u.out, "  %s\n", digCommand(d))
 		}
-		_, err := fmt.Fprintf(u.out, "  %s\n  skyserve top\n  skyserve plan\n  skyserve down %s\n", loadCommand(u.spec), u.spec.Name)
+		name := ""
+		if home, err := local.OpenHome(); err == nil {
+			if services, err := home.Services(); err == nil && len(services) > 1 {
+				name = " " + u.spec.Name
+			}
+		}
+		_, err := fmt.Fprintf(u.out, "  %s\n  skyserve top%s\n  skyserve plan%s\n  skyserve down %s\n", loadCommand(u.spec, name), name, name, u.spec.Name)
 		return err
 	}
 	_, err := fmt.Fprintf(u.out, "\nTry next:\n  %s\n  skyserve status %s\n  skyserve down %s\n", curlCommand(u.spec, first), u.spec.Name, u.spec.Name)

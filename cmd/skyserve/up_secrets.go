@@ -69,8 +69,12 @@ func (u *upRun) checkLocalSecrets() error {
 		}
 		sameRef := func(l localSecret) bool { return l.ref == s.ref } // the key contains an index, which changes with the list
 		if reloads && fromEnvironment && !slices.ContainsFunc(last, sameRef) {
-			return usage(fmt.Errorf("%s: running balancers have the environment of the command that started them, perhaps without %s", s.key, variable),
-				"use file:PATH, or first run 'skyserve down "+u.spec.Name+"'; nothing was changed")
+			problem := "is set here, but running balancers have the environment of the command that started them, perhaps without it"
+			if _, isSet := os.LookupEnv(variable); !isSet {
+				problem = "is not set here; if it were, running balancers would not receive it"
+			}
+			return usage(fmt.Errorf("%s: the environment variable %s %s", s.key, variable, problem),
+				"use file:PATH, or first run 'skyserve down "+u.spec.Name+"', which also deletes its history; nothing was changed")
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -87,6 +88,7 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 		var spec *service.Spec
 		if spec, err = parseService(name, data); err == nil {
 			warnings = append(warnings, spec.Warnings()...)
+			warnings = append(warnings, missingFiles(spec, filepath.Dir(name))...)
 		}
 	}
 	var all service.Errors
@@ -94,6 +96,20 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 		all = service.Errors{{File: name, Problem: err.Error()}}
 	}
 	return validatedFile{File: name, OK: err == nil, Errors: append(service.Errors{}, all...), Warnings: warnings}
+}
+
+// missingFiles warns of files with secrets or endpoints, relative to base, that up could not read on this computer. It
+// ignores environment variables, which another shell may have.
+func missingFiles(spec *service.Spec, base string) (warnings []string) {
+	for _, s := range localSecrets(spec, base) {
+		if !strings.HasPrefix(s.ref, "file:") {
+			continue
+		}
+		if err := s.check(); err != nil {
+			warnings = append(warnings, fmt.Sprintf("%s: %v", s.key, err))
+		}
+	}
+	return warnings
 }
 
 // readValidated reads a file, or standard input for -, whose name it sets to stdin. It reads at

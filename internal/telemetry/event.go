@@ -186,6 +186,20 @@ func (e Event) Line(zone *time.Location) string {
 	return e.At.In(zone).Format(time.TimeOnly) + " " + strings.Join(parts, ": ")
 }
 
+// FailureLine returns the event in one line, such as "14:02:05 in us: us-0 ended, process exited (pid 7)". It omits the
+// actor, who only recorded the failure.
+func (e Event) FailureLine(zone *time.Location) string {
+	line := e.At.In(zone).Format(time.TimeOnly)
+	if e.Region != "" {
+		line += " in " + e.Region.ShortName()
+	}
+	line += ": " + e.Message
+	if e.Reason != "" {
+		line += ", " + e.Reason
+	}
+	return line
+}
+
 // EventLines returns the last n scaling actions, newest last.
 func (s *Snapshot) EventLines(zone *time.Location, n int) []string {
 	var lines []string

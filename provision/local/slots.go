@@ -59,7 +59,7 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 func (s Service) checkBase(base int, old slotFile, objects []provision.Object) error {
 	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.TerminatedReason == "" })
 	if runs && old.Port != 0 && old.Port != base {
-		return specError("%s: %s is running on ports from %d and cannot change to %d; run 'skyserve down' first", PortSetting, s.name, old.Port, base)
+		return specError("%s: %s is running on ports from %d and cannot change to %d; first run 'skyserve down %s', which also deletes its history; 'skyserve backup' saves it", PortSetting, s.name, old.Port, base, s.name)
 	}
 	return nil
 }

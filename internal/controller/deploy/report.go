@@ -202,7 +202,7 @@ func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 		}
 	}
 	if failure != nil {
-		s.LastFailure = failure.Line(time.Local)
+		s.LastFailure = failure.FailureLine(time.Local)
 	}
 	if planned != nil {
 		s.Peak, s.Plan, s.Deviation = planned.PeakLine(), planned.PlanLine(time.Local), planned.DeviationLine()
