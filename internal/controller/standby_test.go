@@ -164,7 +164,7 @@ func TestControlAlerts(t *testing.T) {
 		"others starting": {&replicated, []string{"a", "b", "c"}, false, time.Second, nil},
 		"no standby":      {&replicated, []string{"a", "b", "c"}, false, time.Hour, []string{"warning controller none of the other 2"}},
 		"member lost":     {&degraded, []string{"a", "b", "c"}, true, time.Hour, []string{"warning store the store is not replicated: no response from c"}},
-		"disk full":       {&full, []string{"a", "b", "c"}, true, time.Hour, []string{"warning store the store is not replicated: c cannot write: no space left on device (a in sync, b leader, c cannot write); free disk space on c, or repair the disk"}},
+		"disk full":       {&full, []string{"a", "b", "c"}, true, time.Hour, []string{"warning store the store is not replicated: c cannot write: no space left on device (a in sync, b store leader, c cannot write); free disk space on c, or repair the disk; the member then returns automatically"}},
 		"no quorum":       {&lost, []string{"a", "b", "c"}, false, time.Hour, []string{"critical store no majority", "warning controller none of the other 2"}},
 	} {
 		w := newWorld()
@@ -201,8 +201,8 @@ func TestStateShowsTheStore(t *testing.T) {
 	}{
 		"external":                         {},
 		"not replicated":                   {listen: "127.0.0.1:1"},
-		"replicated (a in sync, b leader)": {"127.0.0.1:1", &replicated},
-		"not replicated: no response from c (a in sync, b leader)": {"127.0.0.1:1", &degraded},
+		"replicated (a in sync, b store leader)": {"127.0.0.1:1", &replicated},
+		"not replicated: no response from c (a in sync, b store leader)": {"127.0.0.1:1", &degraded},
 	} {
 		w := newWorld()
 		w.immutable.StoreListen = c.listen

@@ -169,11 +169,11 @@ func testReplacement(t *testing.T, text, id string, count int) {
 				n.ChangeObject(id, func(o *provision.Object) { o.TerminatedReason = "host failure" })
 			},
 			within: 10 * time.Second,
-			events: []string{"controller death: " + id + " ended (host failure)", "controller launch: launched " + id + " (host failure)"},
+			events: []string{"controller death: " + id + " ended unexpectedly (host failure)", "controller launch: launched " + id + " (replaces one that ended: host failure)"},
 		},
 		"not listed": {
 			lose: func(n *controlWorld) { n.ChangeObject(id, nil) }, not: 9 * time.Second, within: 21 * time.Second,
-			events: []string{"controller death: " + id + " ended (its cloud no longer lists it)", "controller launch: launched " + id + " (its cloud no longer lists it)"},
+			events: []string{"controller death: " + id + " ended unexpectedly (its cloud no longer lists it)", "controller launch: launched " + id + " (replaces one that ended: its cloud no longer lists it)"},
 		},
 		"silent": {
 			lose: func(n *controlWorld) { n.silent[n.balancers(id)[0].Handle] = true }, not: 175 * time.Second, within: 195 * time.Second,
