@@ -199,8 +199,8 @@ func TestStateShowsTheStore(t *testing.T) {
 		listen  string
 		cluster *telemetry.StoreState
 	}{
-		"external":                         {},
-		"not replicated":                   {listen: "127.0.0.1:1"},
+		"external":                               {},
+		"not replicated":                         {listen: "127.0.0.1:1"},
 		"replicated (a in sync, b store leader)": {"127.0.0.1:1", &replicated},
 		"not replicated: no response from c (a in sync, b store leader)": {"127.0.0.1:1", &degraded},
 	} {
