@@ -48,7 +48,7 @@ var rejections = map[string]openai.Error{
 	},
 	core.RejectWaitExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
-		Message: "the request timed out in the queue: every ready replica of the model is full",
+		Message: "the request timed out in the queue: " + replicasFull,
 	},
 	core.RejectStartExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 30,
@@ -104,6 +104,9 @@ func rejection(reason string, last *failure) *openai.Error {
 	return &e
 }
 
+// replicasFull is why a request waited for too long, unless no replica was ready.
+const replicasFull = "every ready replica of the model is full"
+
 // rejection returns the response to a request that core rejected.
 func (x *exchange) rejection() *openai.Error {
 	if x.latestAction.reason == core.RejectNoAdapter {
@@ -111,7 +114,7 @@ func (x *exchange) rejection() *openai.Error {
 	}
 	e := rejection(x.latestAction.reason, x.lastFailure)
 	if x.latestAction.reason == core.RejectWaitExceeded && !x.rt.hasReady(x.model) {
-		e.Message = strings.Replace(e.Message, "every ready replica of the model is full", "no replica of the model is ready", 1)
+		e.Message = strings.Replace(e.Message, replicasFull, "no replica of the model is ready", 1)
 	}
 	return e
 }
