@@ -47,10 +47,13 @@ func parse(t interface{ Fatal(...any) }, text string) *service.Spec {
 	return spec
 }
 
-// offers returns the offerings of every region: every known type in two zones.
+// offers returns the offerings of every region: every known type in two zones, in a local region its process.
 func offers(spec *service.Spec) map[service.Region]provision.Offerings {
 	all := map[service.Region]provision.Offerings{}
 	for _, r := range spec.Regions {
+		if cloud.RunsOnThisComputer(r.Name) {
+			all[r.Name] = provision.Offerings{{Type: "local", Region: r.Name, Capacity: service.CapacityOnDemand}}
+		}
 		for _, m := range provision.MachineTypes(r.Name.Cloud()) {
 			for _, zone := range []string{"a", "b"} {
 				for _, capacity := range []service.CapacityType{service.CapacityOnDemand, service.CapacitySpot} {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -61,6 +62,39 @@ func TestReplicasKeepTheirModel(t *testing.T) {
 		}
 		if slices.Sort(got); !reflect.DeepEqual(got, tt.changes) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.changes)
+		}
+	}
+}
+
+// A replica above replicas.min that ends is launched again on this computer. A cloud lists machines that were removed as ended
+// ones, too.
+func TestEndedReplicaAboveMinIsLaunchedAgain(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want []string
+	}{
+		{"models: [{name: a, engine: {kind: sim}}]\nregions: [{name: local/us, replicas: {min: MIN, max: 3}}]\n", []string{"launch us-2 of a"}},
+		{"models: [{name: a, gpus: [{type: L4}]}]\nbalancer: {auth: {keys_from: env:KEYS}, insecure: true}\nregions: [{name: aws/us-east-1, replicas: {min: MIN, max: 3}}]\n", nil},
+	} {
+		withMin := func(count string) *service.Spec {
+			return parse(t, "name: chat\n"+strings.Replace(tt.text, "MIN", count, 1))
+		}
+		have := launchAll(plan(t, input(withMin("3"))).Desired)
+		for i := range have {
+			if strings.HasSuffix(have[i].ID, "-2") {
+				have[i].TerminatedReason = "process exited"
+			}
+		}
+		in := input(withMin("1"))
+		in.Have = have
+		var got []string
+		for _, c := range provision.Diff(plan(t, in).Desired, have) {
+			if c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch {
+				got = append(got, fmt.Sprintf("%s %s of %s", c.Action, c.ID(), modelOf(c)))
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%q, want %q, of %s", got, tt.want, tt.text)
 		}
 	}
 }

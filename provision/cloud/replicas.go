@@ -11,8 +11,8 @@ import (
 )
 
 // addReplicas adds the desired replicas of a model in every managed region except static ones. Their number is that of
-// Counts or, without Counts, of the existing replicas, but at least replicas.min and at most replicas.max. Terminating
-// and overprovisioned replicas are added too. They do not count towards replicas.min. They count towards replicas.max,
+// Counts or, without Counts, of the existing replicas and those of this computer that have ended, but at least
+// replicas.min and at most replicas.max. Terminating and overprovisioned replicas are added too. They do not count towards replicas.min. They count towards replicas.max,
 // except those in Ending.
 //
 // If a region has no capacity for some replicas, they are placed in fallback regions until the region has capacity
@@ -33,7 +33,7 @@ func (l *layout) addReplicas(model int) error {
 		b := l.Spec.BoundsFor(m.Name, r)
 		existing := l.replicaOrdinals(m, r, isRegular)
 		serving, terminating, unreplaced := l.splitTerminating(model, r, existing)
-		want := len(serving) + len(unreplaced)
+		want := len(serving) + len(unreplaced) + l.countEndedHere(m, r)
 		var missing []provision.ReplicaClass
 		if counts, counted := l.Counts[ReplicaGroup{m.Name, r}]; counted {
 			want = counts.Total()
@@ -111,6 +111,18 @@ func (l *layout) splitTerminating(model int, region service.Region, ordinals []i
 		}
 	}
 	return serving, terminating, unreplaced
+}
+
+// countEndedHere returns how many regular replicas of a model have ended in a region on this computer: their processes exited
+// without being removed, and start again. A cloud still lists the machines that were removed, so that its ended ones do
+// not count.
+func (l *layout) countEndedHere(m *service.Model, region service.Region) (n int) {
+	for _, o := range l.Have {
+		if o.Kind == provision.KindReplica && o.Region == region && o.TerminatedReason != "" && RunsOnThisComputer(region) && o.Labels[labelModel] == m.Name && isRegular(o) {
+			n++
+		}
+	}
+	return n
 }
 
 // countWithinMax returns how many of the replicas with these ordinals count towards replicas.max.
