@@ -24,8 +24,9 @@ type CostConstants struct {
 	// AdmitSteps is the number of decode steps after which an engine with free memory starts the next
 	// pending request.
 	AdmitSteps float64
-	// TransientSteps is a number of decode steps. Requests that are pending for less, not counting the time to compute
-	// the prompts there, probably only arrived during a step; otherwise the batch or the memory is full.
+	// TransientSteps is a number of decode steps. If an engine with free memory has pending requests, they have
+	// probably arrived during a step, and start in the next ones. If it still has pending requests after TransientSteps
+	// and the time to compute the prompts there, its batch or its memory is full.
 	TransientSteps float64
 	// Residence is the residence time that NominalResidence assumes.
 	Residence time.Duration
@@ -43,10 +44,9 @@ type CostConstants struct {
 	MemoryPenalty, MemoryThreshold float64
 	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
 	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. The memory that counts is
-	// P + n (P + R). P is the free memory that the prompt takes. It counts once because cached prefixes are evicted for
-	// it, and once more for each of the n requests that wait for the replica, because it delays them. R is the memory of
-	// the response. It delays the waiting requests too, but does not count once more, because it is the same at every
-	// replica.
+	// P + n (P + R), where P is the free memory that the prompt takes, R the memory of the response, and n the number of
+	// requests that wait for the replica. The first P stands for the cached prefixes that are evicted for the prompt.
+	// P + R stands for the delay of each waiting request.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
@@ -54,14 +54,17 @@ type CostConstants struct {
 	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy, which
 	// a replica makes when it computes a shared prefix that another replica here has cached already.
 	MaxEvictedShare float64
-	// PeerMarginShare is a share of the request's duration at an idle replica without a cache, and PeerPrefillMarginShare
-	// one of the time to compute its uncached prompt tokens there. Both times are added to the cost of a peer. The second
-	// one is for the prompts that the peer has begun to compute since its last report: this request and they delay each
-	// other.
-	PeerMarginShare, PeerPrefillMarginShare float64
+	// PeerMarginShare is a share of the request's duration at an idle replica without a cache. This time is added to the
+	// cost of a peer, so that no request is forwarded for a small gain: the later turns of its conversation would
+	// follow their cached prefix to the peer, each with another round trip.
+	PeerMarginShare float64
+	// PeerPrefillMarginShare is a share of the time to compute the request's uncached prompt tokens at a peer. This time
+	// is added to the cost of the peer for the prompts that it has begun to compute since its last report: this request
+	// and they delay each other.
+	PeerPrefillMarginShare float64
 	// PeerLoadLifetime is a share of a peer's residence time. If the peer last reported less load than the mean, the
-	// difference counts less the older the report is, and only by the factor 1/e after this time: other regions see
-	// the same low load, and send requests there too.
+	// difference decreases with the age of the report, to 1/e of it after this time: other regions see the same low
+	// load, and send requests there too.
 	PeerLoadLifetime float64
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
 	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
@@ -195,7 +198,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		return Choice{Index: best, Reason: ReasonForward}
 	}
 	c := &f.Candidates[best]
-	return Choice{Index: best, Hold: !hasCapacity(c), Reason: ReasonLeastCost}
+	return Choice{Index: best, Hold: !canSendTo(c), Reason: ReasonLeastCost}
 }
 
 // startsTooLate reports whether a request waits here although a peer has the lowest cost, because it would start at the
@@ -229,9 +232,9 @@ func (p *Cost) overdue(f *Facts, t *costTerms) bool {
 	return available && inSeconds(f.Waited-maxHold)*endsPerSecond >= float64(f.Queued-1)
 }
 
-// hasCapacity reports whether a request can be sent to a replica now: the push mode permits it, and no
-// earlier request is held for the replica.
-func hasCapacity(c *Candidate) bool { return c.Available && c.Held == 0 }
+// canSendTo reports whether a request can be sent to a replica now: the replica is available, and no earlier request
+// is held for it.
+func canSendTo(c *Candidate) bool { return c.Available && c.Held == 0 }
 
 // requestsAt returns the number of requests at a replica. The engine's count is higher than the
 // balancer's own if the replica also has requests that this balancer did not send.
@@ -375,7 +378,8 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 // addedTokens returns how many tokens of free memory the prompt takes at c. Engines count a cached prefix as free memory
 // while no request uses it. So a prompt with a shared prefix takes memory for all its tokens, except those that an
 // outstanding request uses (InUseBytes). The prompt of a conversation would take memory for all its tokens at every
-// replica, which distinguishes none of them: only its uncached tokens count. The same for a peer, whose InUseBytes are unknown.
+// replica, which distinguishes none of them: only its uncached tokens count. At a peer too, only the uncached tokens
+// count, because its InUseBytes are unknown.
 func (t *costTerms) addedTokens(c *Candidate, uncached float64) float64 {
 	if !t.sharedPrefix || c.Peer {
 		return uncached
@@ -445,11 +449,11 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 // may have to wait for memory, and the memory that it occupies is not available to the requests
 // that wait for the replica.
 //
-// With a shared prefix, the cost is lower at two kinds of replicas. One kind has no capacity: the request would be held
-// for it, and holdSeconds already counts that wait. The other kind has no waiting requests, and free memory for the
-// prompt. At both, the cost is that of the memory of the prompt alone, without MemoryPenalty and without the delay of
-// waiting requests. The reason is that a copy of the prefix takes memory at another replica too: if full replicas were
-// avoided, all replicas would get copies, and together they would be fuller than before.
+// With a shared prefix, the cost is lower at two kinds of replicas. To one kind, the request cannot be sent now: it
+// would be held for the replica, and holdSeconds already counts that wait. The other kind has no waiting requests, and
+// free memory for the prompt. At both, the cost is that of the memory of the prompt alone, without MemoryPenalty and
+// without the delay of waiting requests. The reason is that a copy of the prefix takes memory at another replica too:
+// if full replicas were avoided, all replicas would get copies, and together they would be fuller than before.
 //
 // A conversation always has the whole cost. It leaves no copy that is still needed, so it is sent to a replica with
 // free memory.
@@ -458,21 +462,21 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float
 	if over <= 0 {
 		return 0
 	}
-	// capacity is about the number of tokens that fill the memory. It is too high if requests share a prefix, which is
+	// memoryTokens is about the number of tokens that fill the memory. It is too high if requests share a prefix, which is
 	// counted for each of them, and too low if the replica has requests that this balancer did not send.
-	capacity := float64(max(c.ContextTokens, 1)) / c.KV.Value
+	memoryTokens := float64(max(c.ContextTokens, 1)) / c.KV.Value
 	if c.Peer {
-		capacity /= float64(max(c.Replicas, 1))
+		memoryTokens /= float64(max(c.Replicas, 1))
 	}
 	fullSeconds := over * inSeconds(t.residenceAt(c))
 	// While the request runs, about n others end there, so it delays at most n waiting requests, however long the
 	// queue is.
 	waiting := min(float64(c.Held+c.Pending.Or(0))+t.queuedPerReplica, n)
-	if t.sharedPrefix && !c.Peer && (!hasCapacity(c) || waiting == 0 && fits(c, added)) {
-		return fullSeconds * p.constants.OccupancyWeight * min(added, capacity) / capacity
+	if t.sharedPrefix && !c.Peer && (!canSendTo(c) || waiting == 0 && fits(c, added)) {
+		return fullSeconds * p.constants.OccupancyWeight * min(added, memoryTokens) / memoryTokens
 	}
-	taken := min(added, capacity) + waiting*min(added+t.responseSteps, capacity)
-	return fullSeconds * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/capacity)
+	taken := min(added, memoryTokens) + waiting*min(added+t.responseSteps, memoryTokens)
+	return fullSeconds * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/memoryTokens)
 }
 
 // waitSeconds returns how long a request that takes this many tokens of free memory (addedTokens) waits at c before its
@@ -485,7 +489,7 @@ func (p *Cost) waitSeconds(t *costTerms, c *Candidate, added float64) float64 {
 	case c.Peer:
 		margin := p.constants.PeerMarginShare*(t.promptTokens/p.constants.PrefillRate+t.decodeSeconds) + p.constants.PeerPrefillMarginShare*added/p.constants.PrefillRate
 		wait += inSeconds(c.ExpectedWait) + c.pace()*margin
-	case !hasCapacity(c):
+	case !canSendTo(c):
 		wait += p.holdSeconds(t, c)
 	case !fits(c, added):
 		wait += inSeconds(HoldTime(c.Unconfirmed, requestsAt(c), t.residenceAt(c), c.pace()))
@@ -506,10 +510,10 @@ func fits(c *Candidate, added float64) bool {
 	return added <= perRequest*(running/c.KV.Value-float64(requestsAt(c)))
 }
 
-// holdSeconds returns how long a request is held for a replica without capacity. If the replica has free
-// memory and has had pending requests only for a short time, they arrived during a step, or wait for the prompts that
-// it computes, and start in the next steps. Otherwise its batch or memory is full, and a request there has to end
-// first.
+// holdSeconds returns how long a request is held for a replica to which it cannot be sent now. If the replica has free
+// memory and has had pending requests only for a short time (TransientSteps), they arrived during a step, or wait for
+// the prompts that it computes, and start in the next steps. Otherwise its batch or memory is full, and a request there
+// has to end first.
 func (p *Cost) holdSeconds(t *costTerms, c *Candidate) float64 {
 	ahead := c.Held + c.Pending.Or(0)
 	pace, step := c.pace(), c.pace()*p.constants.DecodeBase

@@ -62,7 +62,7 @@ func TestCostHoldsForFullReplicaIfFaster(t *testing.T) {
 	}
 }
 
-// Requests held for a replica precede others, also once it has capacity.
+// Requests held for a replica precede others, also once it is available.
 func TestCostDoesNotOvertakeHeldRequests(t *testing.T) {
 	cs := fleet(1)
 	cs[0].Held = 2

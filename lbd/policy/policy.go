@@ -59,7 +59,7 @@ type Candidate struct {
 	ID   string
 	Peer bool
 	// Live: it reported ready recently, no connection to it has failed since, and it is not draining or
-	// ejected. It may still have no capacity.
+	// ejected. It may still not be available.
 	Live bool
 	// Available: another request may be sent there now. For a live replica, the service's push mode
 	// (core.PushMode), its circuit breaker and core.ReplicaInfo.MaxOutstanding decide. A peer must have
@@ -84,9 +84,10 @@ type Candidate struct {
 	// Queued is the length of a peer's queue: the last reported length, plus the unconfirmed requests in
 	// excess of the replicas that were available there.
 	Queued int
-	// Held is the number of other queued requests that wait for this replica (Choice.Hold). While a
-	// replica has capacity, and after a peer's report, the balancer ends all holds of the model and evaluates its
-	// requests again, in the order of the queue. Held then counts only requests ahead of the present one.
+	// Held is the number of other queued requests that wait for this replica (Choice.Hold). If a replica of the
+	// model is available when the balancer places queued requests, or a peer has reported since the last time, the
+	// balancer first ends all holds of the model's requests. It then evaluates these requests again, in the order of
+	// the queue, and Held counts only requests ahead of the present one.
 	Held int
 	// Residence is the mean time from the send to the end of requests served there; 0 = unknown. A peer
 	// reports it as the mean over its replicas.
@@ -161,7 +162,7 @@ type Facts struct {
 	// does not count towards MaxWait.
 	MaxWait time.Duration
 	// Queued is the number of requests in the queue of the model, including this one. It excludes
-	// deferred requests that are parked until there is capacity for them (core.DeferredRule).
+	// parked requests (core.DeferredRule).
 	Queued int
 	// EvictedShare is the share, 0..1, of the computed prompt tokens that the model's engines had already
 	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
@@ -170,9 +171,9 @@ type Facts struct {
 	// SupersededShare is the share, 0..1, of Candidate.SupersededBytes that the model's engines still
 	// had in their caches, over recent requests; unknown until a request with such a match has ended.
 	SupersededShare Maybe[float64]
-	// SharedPrefix: several requests share the longest match of the replicas, because earlier prompts or responses
-	// continue it in another way. More such requests will probably come. The next turn of a conversation shares its
-	// match with no other request.
+	// SharedPrefix: other requests share the longest match of the replicas. An earlier prompt or response begins with
+	// this match, and continues with text that differs from this prompt. More such requests will probably come. The next
+	// turn of a conversation shares its match with no other request.
 	SharedPrefix bool
 	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
 	// requests of all models; 0 until an engine has reported it.
@@ -194,14 +195,14 @@ type Choice struct {
 	Index int // index in Facts.Candidates, or Wait
 	// Hold: the chosen replica is full, or earlier requests are held for it. The request stays in the
 	// queue and waits for this replica, which counts it in Candidate.Held. Requests behind it in the
-	// queue may be sent before it. Choose is called for it again when capacity changes.
+	// queue may be sent before it. Choose is called for it again: see Candidate.Held.
 	Hold   bool
 	Reason string // one of the Reason constants
 }
 
 // Reasons of a choice: short, stable codes that label metrics and headers. Each says what the target is.
 const (
-	ReasonNoneAvailable = "none_available"   // none: the reason of every Wait
+	ReasonNoneAvailable = "none_available"   // none: the reason of every Wait, also if an available peer would start the request too late (Cost)
 	ReasonRotation      = "rotation"         // the next in turn
 	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
 	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match; DualMap compares only two candidates, Sticky only unsaturated ones
