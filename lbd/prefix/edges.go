@@ -99,7 +99,7 @@ func (e *edges) releaseChunk(chunk uint32) {
 }
 
 // splitPiece splits the piece at position at, for an edge of length hashes that is split after k of
-// them. The upper part keeps its place and belongs to node up; splitPiece returns the position of
+// them. The upper part keeps its position and belongs to node up; splitPiece returns the position of
 // the lower part, which belongs to node low. No hashes are copied: the nodes themselves store the
 // hash before the split and the one after it, so one of these two words is free for the header of
 // the lower piece.

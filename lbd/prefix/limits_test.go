@@ -71,8 +71,8 @@ func TestMillionPrefixesStayUnderBound(t *testing.T) {
 		}
 	}
 	check(t, tree)
-	if places := len(tree.chunks) * chunkSize; places > 3*tree.Nodes()+8*chunkSize {
-		t.Errorf("%d places for %d nodes", places, tree.Nodes())
+	if numbers := len(tree.chunks) * chunkSize; numbers > 3*tree.Nodes()+8*chunkSize {
+		t.Errorf("%d node numbers for %d nodes", numbers, tree.Nodes())
 	}
 }
 
@@ -110,10 +110,10 @@ func TestMovedNodesKeepState(t *testing.T) {
 		kept = append(kept, slices.Clone(w.next()))
 		tree.InsertResponse(w.key, 70, time.Duration(i))
 	}
-	places := tree.end
+	numbers := tree.end
 	tree.RemoveTarget(0)
-	if check(t, tree); tree.end > places/2 {
-		t.Errorf("%d of %d places are left for %d nodes", tree.end, places, tree.Nodes())
+	if check(t, tree); tree.end > numbers/2 {
+		t.Errorf("%d of %d node numbers are left for %d nodes", tree.end, numbers, tree.Nodes())
 	}
 	out := make([]int, 71)
 	for i, key := range kept {

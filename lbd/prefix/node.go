@@ -4,8 +4,8 @@ import "time"
 
 const (
 	// nodeBytes is the memory of a node without its hashes and targets: 64 bytes for the node itself, 22
-	// for the index (8/3 slots of 8 bytes per node when it has just grown, see putEntry), and 18 for
-	// holes (a quarter of a hole per node, see compact, and of its number in holes).
+	// for the index (8/3 slots of 8 bytes per node when it has just grown, see putEntry), and 18 for a
+	// quarter of a hole (see compact): a quarter of 64 bytes, and of the hole's number in Tree.holes.
 	nodeBytes = 64 + 22 + 18
 	// ownerBytes is the additional memory of a node in a tree with owners.
 	ownerBytes = 3
@@ -155,9 +155,9 @@ func (t *Tree) freeNode(id int32) {
 	t.count--
 }
 
-// compact moves the last nodes into the holes while a fifth of all places are holes, so that a tree
-// of few long edges does not keep the memory of many short ones. It frees at most limit places, so
-// that no single call takes long.
+// compact moves the last nodes into the holes while the number of holes exceeds a quarter of the number of
+// nodes by more than a chunk. So a tree of few long edges does not keep the memory of many short ones. It
+// frees at most limit node numbers, so that no single call takes long.
 func (t *Tree) compact(limit int) {
 	const slack = 4 * chunkSize
 	for ; limit > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; limit-- {

@@ -145,8 +145,8 @@ func (t *Tree) transfer(id int32, owner int) {
 // victim returns the leaf to evict next: of a released owner, else of the inserting owner if it
 // exceeds its share, else of the owner that heaviestOwner returned last. heaviestOwner is called
 // again when that owner does not exceed its share or has only the most recent insert. The most
-// recent insert is kept, unless its owner exceeds its share and no other owner does, or nothing else
-// can be evicted.
+// recent insert is evicted in two cases only: its owner exceeds its share and no other owner does, or
+// no other leaf is left.
 func (t *Tree) victim() int32 {
 	if t.ownerOfNode == nil {
 		return t.owners[0].oldest

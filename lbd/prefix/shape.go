@@ -38,7 +38,7 @@ func (t *Tree) removeChild(id int32) {
 	t.index.removeEntry(n.first, n.parent, id)
 }
 
-// setParent sets the parent of node id. The node keeps its place among its siblings.
+// setParent sets the parent of node id. The node keeps its position among its siblings.
 func (t *Tree) setParent(id, parent int32) {
 	n := t.node(id)
 	t.index.removeEntry(n.first, n.parent, id)

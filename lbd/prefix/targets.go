@@ -165,7 +165,7 @@ func (t *Tree) uncountTarget(target int) {
 }
 
 // compactMembers reduces target's list to the nodes that target has, each once: a node occurs twice
-// if target lost it and got it again, or if its place was freed and reused for target.
+// if target lost it and got it again, or if its number was freed and reused for target.
 func (t *Tree) compactMembers(target int) {
 	list := t.members[target]
 	current := list[:0]

@@ -127,11 +127,12 @@ func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
 	d := &t.walked
-	// The nodes are visited from the deepest to the root, so that each target is met first at the end of its match.
-	// undecided is the target to which every visited node that it has was sent last; -1 = none. Its result is 0, unless
-	// a node nearer the root was sent to another target later. For example, target 0 received "ab", then target 1
-	// received "ac", and key is "ab". Node "b" was sent last to target 0, which becomes undecided. Node "a" was sent last
-	// to target 1, so "a" is superseded for target 0. Target 1 becomes undecided, and its result remains 0.
+	// The nodes are visited from the deepest to the root, so that each target is met first at the end of its match. The
+	// result of a target ends with the first of its visited nodes that another target received last; without such a
+	// node it is 0. Of the targets met so far, at most one has no such node yet: undecided; -1 = none. For example,
+	// target 0 received "ab", then target 1 received "ac", and key is "ab". Target 0 received node "b" last, and becomes
+	// undecided. Target 1 received node "a" last, so "a" is superseded for target 0. Target 1 becomes undecided, and its
+	// result remains 0.
 	undecided := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
@@ -144,10 +145,10 @@ func (t *Tree) Superseded(key Key, out []int) {
 }
 
 // writeSuperseded is the step of Superseded for node id of the path, whose end is at depth. below is the node of the
-// last step that was not skipped, or none. If id was sent last to another target than undecided, the superseded part of
-// undecided ends at depth. For the targets that have id but not below, everything up to depth is superseded, except for
-// the target to which id was sent last: it becomes undecided. If the target to which id was sent last is unknown or no
-// longer has id, the step is skipped. writeSuperseded returns undecided and below for the next step.
+// last step that was not skipped, or none. The step is skipped if the target that received id last is unknown or no
+// longer has it. If that target is not undecided, the result of undecided ends at depth. The targets that have id but
+// not below are met now: their results end at depth too, except that of the target that received id last, which becomes
+// undecided. writeSuperseded returns undecided and below for the next step.
 func (t *Tree) writeSuperseded(id, below int32, undecided, depth int, out []int) (nextUndecided int, nextBelow int32) {
 	latest := t.node(id).latest()
 	if latest < 0 || !t.hasTarget(id, latest) {
@@ -191,9 +192,9 @@ func (t *Tree) Insert(key Key, target int) { t.insert(0, key, target, 0, false) 
 // of a response of a session that began at start, by the caller's clock. A later mark at the same
 // point replaces the earlier one, even if its start is earlier.
 //
-// A mark exists as long as its node. That node is not merged with the one below it, even if an
-// response ends there too: a second continuation of the conversation could branch off at the upper
-// response. So a mark costs one node, which counts towards the bound.
+// A mark exists as long as its node. The marked node is not merged with its child, even if a response
+// ends at the child too: a second continuation of the conversation could branch off at the end of the
+// marked node. So a mark costs one node, which counts towards the bound.
 func (t *Tree) InsertResponse(key Key, target int, start time.Duration) {
 	t.insert(0, key, target, start, true)
 }

@@ -1,14 +1,14 @@
 package prefix
 
-// RemoveBelow records that target no longer has more than the first keep blocks of key: it has evicted
-// the next block, without which no continuation counts. It visits only nodes below that point.
-func (t *Tree) RemoveBelow(key Key, keep, target int) {
-	if keep < 0 || keep >= len(key) || target >= len(t.counts) || t.counts[target] == 0 {
+// RemoveBelow records that target has evicted a block of key. kept is the number of blocks before the evicted
+// one. Without this block, target has no text that continues it. RemoveBelow visits only nodes after the kept blocks.
+func (t *Tree) RemoveBelow(key Key, kept, target int) {
+	if kept < 0 || kept >= len(key) || target >= len(t.counts) || t.counts[target] == 0 {
 		return
 	}
-	t.descend(key[:keep+1])
+	t.descend(key[:kept+1])
 	d := &t.walked
-	if d.depth <= keep {
+	if d.depth <= kept {
 		return // no target has the block
 	}
 	id, before := d.tip, d.pathDepth // the node that contains the block, and the blocks before it
@@ -20,8 +20,8 @@ func (t *Tree) RemoveBelow(key Key, keep, target int) {
 		return
 	}
 	d.known = false
-	if keep > before {
-		t.split(id, keep-before) // id is the lower part
+	if kept > before {
+		t.split(id, kept-before) // id is the lower part
 	}
 	parent := t.node(id).parent
 	list := t.collectBelow(id, target)
