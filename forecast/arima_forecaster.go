@@ -26,7 +26,8 @@ const (
 
 // arimaForecaster models the square root of the load. The noise of arrivals grows with the square
 // root of their number, so the root has the same noise by night and by day. The forecast is the
-// square of the expected root, a median, which bursts raise less than a mean.
+// square of the expected root, a median, which bursts raise less than a mean. It is not a modelForecaster: it makes
+// all past forecasts with one fit, and with too few of them uses the standard errors of that fit.
 type arimaForecaster struct {
 	memory time.Duration // length of the fitted history
 }

@@ -27,17 +27,17 @@ const (
 
 type auto struct{ candidates []Forecaster }
 
-// Auto combines the models with the lowest absolute error in the days before the series' end, in windows that
-// each model forecasts from the values before. It takes the median of up to four models,
+// Auto combines the forecasters with the lowest absolute error in the days before the series' end, in windows that
+// each of them forecasts from the values before. It takes the median of the forecasts of up to four forecasters,
 // weighted by a power of their inverse errors, whose influence fades with age. It is a median because the
-// models are compared by absolute error, and where some forecast load and others none, it does not forecast a load
+// forecasters are compared by absolute error, and where some forecast load and others none, it does not forecast a load
 // between them. The intervals are learned from the past forecasts of the combination.
 // With too little history for a comparison it uses the moving average and reports that.
 // Comparing by absolute error favours the median where traffic is skewed; use Forecast.Peaks for
 // planning capacity.
 func Auto() Forecaster { return auto{candidates()} }
 
-// candidates returns the models that auto combines; the first is the baseline.
+// candidates returns the forecasters that auto combines; the first is the baseline.
 func candidates() []Forecaster {
 	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
 }
@@ -90,8 +90,8 @@ func (a auto) combine(s Series, delay, horizon int, weights []float64) (Forecast
 	return Forecast{Forecaster: a.Name(), Mean: combineMeans(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
 }
 
-// combineMeans returns, step by step, the weighted median of the means of the models with a weight;
-// models whose means are nil are ignored.
+// combineMeans returns, step by step, the weighted median of the means of the candidates with a weight;
+// candidates whose means are nil are ignored.
 func combineMeans(means [][]float64, weights []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	parts := make([]weighted, 0, len(weights))

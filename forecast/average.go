@@ -12,7 +12,7 @@ const averageSpan = time.Hour
 type movingAverage struct{}
 
 // MovingAverage forecasts the mean of the last hour, or of the available history.
-func MovingAverage() Forecaster { return forecaster{movingAverage{}} }
+func MovingAverage() Forecaster { return modelForecaster{movingAverage{}} }
 
 func (movingAverage) Name() string { return "moving-average" }
 

@@ -61,7 +61,7 @@ type BacktestRun struct {
 
 // Baselines returns the forecasters that a backtest compares others with: zero, which expects no
 // load, and seasonal-naive.
-func Baselines() []Forecaster { return []Forecaster{forecaster{zero{}}, SeasonalNaive()} }
+func Baselines() []Forecaster { return []Forecaster{modelForecaster{zero{}}, SeasonalNaive()} }
 
 // zero forecasts no load. A forecaster with a higher WAPE is of no use on a series.
 type zero struct{}

@@ -22,7 +22,7 @@ func (g gate) need(Series) (steps int, description string) { return g.steps, "mo
 func TestBacktestCoversCommonWindows(t *testing.T) {
 	s := tens(4, 60, wave)
 	copy(s.Values[144:150], []float64{9000, 9000, 9000, 9000, 9000, 9000}) // the hard first window
-	late := forecaster{gate{steps: 150}}
+	late := modelForecaster{gate{steps: 150}}
 	r, err := compareAll(s, []Forecaster{MovingAverage(), late}, 6, 6, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestBacktestCoversCommonWindows(t *testing.T) {
 		t.Errorf("equal forecasts: winner %v, undecided %v", r.Winner, r.Undecided)
 	}
 	// With little of the windows, it is not compared, and takes none from the others.
-	r, err = compareAll(s, []Forecaster{MovingAverage(), forecaster{gate{steps: 400}}}, 6, 6, nil)
+	r, err = compareAll(s, []Forecaster{MovingAverage(), modelForecaster{gate{steps: 400}}}, 6, 6, nil)
 	if err != nil || r.Rows[0].Windows != 72 || r.Rows[1].Windows != 0 || r.Rows[1].WAPE != nil {
 		t.Fatalf("%v, rows %+v", err, r.Rows)
 	}

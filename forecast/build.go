@@ -18,7 +18,7 @@ const maxSpan = 400 * day
 // SeriesKey identifies a series: the region, model and tier of its requests.
 type SeriesKey struct {
 	Region service.Region
-	Model  string
+	Model  string // the LLM
 	Tier   service.Tier
 }
 

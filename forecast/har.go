@@ -38,7 +38,7 @@ type har struct{}
 // of the last 10 minutes to 4 hours and the trend of previous days at this time. All means
 // are divided by the level. Because it is fitted on logarithms it forecasts the
 // median. It requires 6 hours of history.
-func HAR() Forecaster { return forecaster{har{}} }
+func HAR() Forecaster { return modelForecaster{har{}} }
 
 func (har) Name() string { return "har" }
 

@@ -40,7 +40,7 @@ type hmm struct{}
 // with the lowest BIC. With two days of history it also tries the load relative to its daily
 // profile, and keeps the variant with the lower absolute error. The forecast is the mean over the
 // distribution of states. It requires 3 hours of history.
-func HMM() Forecaster { return forecaster{hmm{}} }
+func HMM() Forecaster { return modelForecaster{hmm{}} }
 
 func (hmm) Name() string { return "hmm" }
 

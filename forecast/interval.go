@@ -24,8 +24,9 @@ const (
 )
 
 // outcome is a past forecast of one value and the actual value. dayMean is the mean of the day before
-// the forecast; weight fades with age. Periods are as long as the horizon and numbered from 0; forecasts of
-// one period may err together.
+// the forecast; weight fades with age. Outcomes of one period may err together. The period of a step is the number of
+// whole horizons between the first origin and this step. Each peak has a period of its own: peaks count as independent
+// although the windows of a horizon longer than the distance between origins overlap.
 type outcome struct {
 	mean, actual, dayMean, weight float64
 	period                        int

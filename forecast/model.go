@@ -5,8 +5,7 @@ import (
 	"math"
 )
 
-// model is the statistical model of a forecaster: it forecasts means, and forecaster learns the interval from
-// past errors.
+// model is a statistical model, which forecasts means only. A modelForecaster adds the interval.
 type model interface {
 	Name() string
 	// need returns the minimum number of steps of history, and the same as text for error messages.
@@ -25,10 +24,10 @@ type explainer interface {
 	assumed(s Series, horizon int) []string
 }
 
-// forecaster is a model with intervals learned from its own past errors.
-type forecaster struct{ model }
+// modelForecaster is the Forecaster of a model. It learns the intervals from the model's past errors.
+type modelForecaster struct{ model }
 
-func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
+func (f modelForecaster) Forecast(s Series, horizon int) (Forecast, error) {
 	if err := s.checkHorizon(horizon); err != nil {
 		return Forecast{}, err
 	}
@@ -47,7 +46,7 @@ func (f forecaster) Forecast(s Series, horizon int) (Forecast, error) {
 }
 
 // means returns the forecast without its interval.
-func (f forecaster) means(s Series, horizon int) ([]float64, error) {
+func (f modelForecaster) means(s Series, horizon int) ([]float64, error) {
 	if err := f.checkNeed(s, horizon); err != nil {
 		return nil, err
 	}
@@ -55,7 +54,7 @@ func (f forecaster) means(s Series, horizon int) ([]float64, error) {
 }
 
 // checkNeed returns the reason why the model cannot forecast a series.
-func (f forecaster) checkNeed(s Series, horizon int) error {
+func (f modelForecaster) checkNeed(s Series, horizon int) error {
 	if err := s.checkHorizon(horizon); err != nil {
 		return err
 	}
@@ -66,7 +65,7 @@ func (f forecaster) checkNeed(s Series, horizon int) error {
 }
 
 // roll implements roller.
-func (f forecaster) roll(s Series, origins []int, horizon int) ([]Forecast, error) {
+func (f modelForecaster) roll(s Series, origins []int, horizon int) ([]Forecast, error) {
 	if len(origins) == 0 {
 		return nil, nil
 	}

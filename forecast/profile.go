@@ -25,7 +25,7 @@ type seasonalProfile struct{}
 // over half an hour to each side. The mean is scaled or shifted to the level of the last
 // half hour or hour. The adjustment to the level is the one with the lowest absolute error
 // of past forecasts. It requires a day of history.
-func SeasonalProfile() Forecaster { return forecaster{seasonalProfile{}} }
+func SeasonalProfile() Forecaster { return modelForecaster{seasonalProfile{}} }
 
 func (seasonalProfile) Name() string { return "seasonal-profile" }
 

@@ -39,12 +39,11 @@ const (
 	errorLookback = 7 * 24 * time.Hour
 	// maxOrigins bounds the past forecasts: a week by the hour.
 	maxOrigins = 7 * 24
-	// refitEvery is the maximum time between two fits when rolling through the past. 1/refitShare of the history before
-	// a fit is another maximum: a fit on little history is soon outdated.
+	// When rolling through the past, a fit is used for refitEvery, or for 1/refitShare of the length of the history that
+	// it used if that is shorter, because a fit on little history is soon outdated.
 	refitEvery = 2 * day
 	refitShare = 3
-	// minPast is the minimum history, in steps, before the first past forecast of a model without
-	// a need of its own.
+	// minPast is the minimum history, in steps, before the first past forecast of any forecaster.
 	minPast = 10
 )
 
@@ -58,11 +57,11 @@ type pastTrack struct {
 }
 
 // rollRecent rolls a forecaster through the last week of a series, at most maxOrigins times. For a
-// series that is too short for the model, the track is empty. The forecasts ignore the `delay` steps
+// series that is too short for the forecaster, the track is empty. The forecasts ignore the `delay` steps
 // before their origin.
 func rollRecent(f Forecaster, s Series, delay, horizon int) pastTrack {
 	first := minPast
-	if m, ok := f.(forecaster); ok {
+	if m, ok := f.(modelForecaster); ok {
 		n, _ := m.need(s)
 		first = max(first, n)
 	}

@@ -12,7 +12,7 @@ const day = 24 * time.Hour
 type seasonalNaive struct{}
 
 // SeasonalNaive forecasts the value of the day before for each step. It requires a day of history.
-func SeasonalNaive() Forecaster { return forecaster{seasonalNaive{}} }
+func SeasonalNaive() Forecaster { return modelForecaster{seasonalNaive{}} }
 
 func (seasonalNaive) Name() string { return "seasonal-naive" }
 

@@ -46,7 +46,7 @@ type Forecast struct {
 }
 
 // Forecaster predicts the horizon steps that follow a series. It fails, with the series' name, when
-// the series has no known value or an invalid one, or is too short for the model.
+// the series has no known value or an invalid one, or is too short for the forecaster.
 type Forecaster interface {
 	Name() string
 	Forecast(s Series, horizon int) (Forecast, error)

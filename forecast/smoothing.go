@@ -21,7 +21,7 @@ type dampedTrend struct{}
 // 1985), at ten-minute steps; without a trend it is simple exponential smoothing. The constants are
 // those of a grid with the lowest past absolute error over the horizon, or over two hours of it.
 // After two hours the level is constant.
-func DampedTrend() Forecaster { return forecaster{dampedTrend{}} }
+func DampedTrend() Forecaster { return modelForecaster{dampedTrend{}} }
 
 func (dampedTrend) Name() string { return "damped-trend" }
 

@@ -23,7 +23,7 @@ type tvar struct{}
 // the last 60 to 180 minutes (SageServe, Appendix B) by Burg's method, which keeps it stationary,
 // with its order selected by AICc. The span is the one with the lowest past absolute error. It
 // requires an hour of history.
-func TVAR() Forecaster { return forecaster{tvar{}} }
+func TVAR() Forecaster { return modelForecaster{tvar{}} }
 
 func (tvar) Name() string { return "tvar" }
 
