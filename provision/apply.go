@@ -261,14 +261,14 @@ func (a *applier) drainAndTerminate(ctx context.Context, o Object) error {
 }
 
 // launch creates w on the first of its offerings that has capacity and that the gate admits. It skips
-// offerings that recently had no capacity. When none has capacity, the error is a *NoCapacityError; when the gate
+// offerings that recently had no capacity. When none has capacity, the error is a *AllOfferingsExhaustedError; when the gate
 // held the launch on one of them, a *HeldError.
 func (a *applier) launch(ctx context.Context, w Desired, gate *LaunchGate) (Object, error) {
 	if len(w.Offerings) == 0 {
 		return a.launchAdmitted(ctx, w, gate)
 	}
 	var held *HeldError
-	none := &NoCapacityError{ID: w.ID, Region: w.Region}
+	none := &AllOfferingsExhaustedError{ID: w.ID, Region: w.Region}
 	for _, offer := range w.Offerings {
 		if a.isExhausted(offer) {
 			none.Skipped = append(none.Skipped, offer)

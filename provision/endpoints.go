@@ -19,8 +19,9 @@ type Addresses struct {
 	// Routes is where the controller's store accepts the other members of its cluster; empty where it
 	// cannot be a member.
 	Routes string `json:"routes,omitempty"`
-	// Engine is where a replica serves balancers.
-	Engine string `json:"engine,omitempty"`
+	// Replica is where a replica serves balancers: its agent forwards from there to the engine
+	// (MachineEndpoints.Engine). The JSON key, an earlier name, does not change.
+	Replica string `json:"engine,omitempty"`
 }
 
 // PublicAddress returns the address where a balancer serves the clients of a service.
@@ -39,7 +40,7 @@ type MachineEndpoints struct {
 	Listen     Addresses `json:"inside"`
 	// Loopback is the machine's own loopback address, on which engines listen.
 	Loopback string `json:"loopback"`
-	// Engine is where the engine of a replica listens, host:port; empty = the default port of the
+	// Engine is where the engine of a replica serves the machine's agent, host:port; empty = the default port of the
 	// engine's kind, on Loopback.
 	Engine string `json:"engine,omitempty"`
 	// CacheEvents is where that engine publishes changes of its prefix cache, host:port; the port 100

@@ -95,8 +95,9 @@ const (
 	ScopeCloud  CapacityScope = "cloud"  // every type with this GPU and capacity type in the whole cloud
 )
 
-// CapacityError reports an offering that has no capacity now; another offering may have some. Launch
-// returns it only when nothing was created.
+// CapacityError reports that one offering has no capacity now; another offering may have some. Launch
+// returns it only when nothing was created. If no offering of an object has capacity, Apply returns an
+// *AllOfferingsExhaustedError.
 type CapacityError struct {
 	Offering Offering
 	Scope    CapacityScope
@@ -132,8 +133,8 @@ func (e *ThrottledError) Error() string {
 // Unwrap returns the cause.
 func (e *ThrottledError) Unwrap() error { return e.Err }
 
-// NoCapacityError reports a desired object for which no offering has capacity.
-type NoCapacityError struct {
+// AllOfferingsExhaustedError reports a desired object for which no offering has capacity.
+type AllOfferingsExhaustedError struct {
 	ID        string
 	Region    service.Region
 	Attempted []*CapacityError // in the order of attempts, without the skipped ones
@@ -141,7 +142,7 @@ type NoCapacityError struct {
 }
 
 // Error lists the attempted offerings.
-func (e *NoCapacityError) Error() string {
+func (e *AllOfferingsExhaustedError) Error() string {
 	text := fmt.Sprintf("launching %s in %s: none of %s has capacity", e.ID, e.Region, printable.Count(len(e.Attempted)+len(e.Skipped), "offering"))
 	separator := ":" // and semicolons: the text is readable in one line, too
 	for _, t := range e.Attempted {
@@ -154,9 +155,9 @@ func (e *NoCapacityError) Error() string {
 	return text
 }
 
-// PlainCredentialsError replaces the AWS SDK's long error about missing credentials, which describes failed calls to
-// the metadata server (EC2 IMDS), by a short one. It returns other errors unchanged.
-func PlainCredentialsError(err error) error {
+// ShortenCredentialsError returns a short error instead of the AWS SDK's long one about missing credentials, which
+// describes failed calls to the metadata server (EC2 IMDS). It returns other errors unchanged.
+func ShortenCredentialsError(err error) error {
 	if strings.Contains(err.Error(), "EC2 IMDS") {
 		return errors.New("none in the environment, in the files of ~/.aws, or from a role of this machine")
 	}

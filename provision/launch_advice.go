@@ -10,10 +10,10 @@ import (
 	"skyserve/internal/service"
 )
 
-// AdviseLaunches returns the clouds' advice on spot capacity for the machines to launch. There is one piece of advice
-// for each region and instance type on which a machine is tried first: that of the best zone. It is a warning where a
-// launch is unlikely or the advice could not be read. Clouds give no advice on other machines: only a launch shows
-// their capacity.
+// AdviseLaunches returns the clouds' advice on the machines to launch whose first offering is spot. Machines whose first
+// offerings have the same region and instance type share one piece of advice, that of the best zone. It is a warning
+// where a launch is unlikely or the advice could not be read. Clouds give no advice on other machines: only a launch
+// shows their capacity.
 func AdviseLaunches(ctx context.Context, p MultiCloud, machines []Desired) []LaunchCheck {
 	type kind struct {
 		region   service.Region

@@ -123,7 +123,7 @@ type Desired struct {
 	Rules   []FirewallRule
 	// SameRole are the public IPv4 addresses, sorted, of the machines outside the firewall's network that rules with
 	// FromSameRole admit.
-	SameRole []netip.Addr `json:"Peers"` // the key of the calls of package remote
+	SameRole []netip.Addr `json:"Peers"` // package remote sends this key to machines of other versions, so it must not change
 	Grants   []Grant
 	Binary   *Binary
 }

@@ -299,7 +299,7 @@ func TestCatalogueIsConsistent(t *testing.T) {
 // A machine with one offering, or one that was skipped, is reported in the singular.
 func TestNoCapacityOfOneIsSingular(t *testing.T) {
 	one := offer("g6.xlarge", "us-east-1a", spot, 0.4)
-	for want, e := range map[string]*provision.NoCapacityError{
+	for want, e := range map[string]*provision.AllOfferingsExhaustedError{
 		"launching us-0 in aws/us-east-1: none of 1 offering has capacity:\n  spot g6.xlarge in us-east-1a: No":                    {ID: "us-0", Region: "aws/us-east-1", Attempted: []*provision.CapacityError{{Offering: one, Code: "No"}}},
 		"launching us-0 in aws/us-east-1: none of 1 offering has capacity:\n  1 more skipped, without capacity in the last 10 min": {ID: "us-0", Region: "aws/us-east-1", Skipped: provision.Offerings{one}},
 	} {

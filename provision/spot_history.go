@@ -8,8 +8,9 @@ import (
 	"skyserve/internal/service"
 )
 
-// spotHalfLife is the time after which an interruption or a lack of capacity counts half. It is an estimate:
-// a shortage of spot machines in a zone lasts for hours rather than minutes or days.
+// spotHalfLife is the time after which an event counts half. The events of a SpotHistory are interruptions and lacks of
+// capacity. The half-life is an estimate: a shortage of spot machines in a zone lasts for hours rather than minutes or
+// days.
 const spotHalfLife = 2 * time.Hour
 
 // minSpotWeight is the weight below which an event is forgotten: after seven half-lives.

@@ -157,7 +157,7 @@ func (e *noCredentialsError) Error() string { return e.err.Error() }
 func (e *noCredentialsError) Unwrap() error { return e.err }
 
 // plainError returns the error without the attempts at the metadata server, which only machines in AWS have.
-func (e *noCredentialsError) plainError() error { return provision.PlainCredentialsError(e.err) }
+func (e *noCredentialsError) plainError() error { return provision.ShortenCredentialsError(e.err) }
 
 // Retrieve returns the credentials.
 func (a markedCredentials) Retrieve(ctx context.Context) (aws.Credentials, error) {

@@ -90,7 +90,7 @@ func TestLaunchFallsBackToNextZone(t *testing.T) {
 		wants = append(wants, w)
 	}
 	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), p, provision.ApplyOptions{Parallel: 1})
-	var none *provision.NoCapacityError
+	var none *provision.AllOfferingsExhaustedError
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "VcpuLimitExceeded") {
 		t.Fatalf("got %v, want no room for one of the two", err)
 	}

@@ -31,8 +31,8 @@ const (
 	// PortRoutes is where the controller's store accepts the other members of its cluster, authenticated by
 	// certificates of controllers.
 	PortRoutes = 8420
-	// PortEngine is where a replica serves balancers.
-	PortEngine = 8300
+	// PortReplica is where a replica serves balancers.
+	PortReplica = 8300
 )
 
 // PublicPort returns the port where the balancers of a service serve clients.
@@ -65,7 +65,7 @@ func addressesAt(ip netip.Addr) provision.Addresses {
 	at := func(port int) string { return net.JoinHostPort(ip.String(), strconv.Itoa(port)) }
 	return provision.Addresses{
 		Public: at(PortPublic), PublicTLS: at(PortTLS), Admin: at(PortAdmin), Challenge: at(PortChallenge),
-		Agent: at(PortAgent), Store: at(PortStore), Routes: at(PortRoutes), Engine: at(PortEngine),
+		Agent: at(PortAgent), Store: at(PortStore), Routes: at(PortRoutes), Replica: at(PortReplica),
 	}
 }
 

@@ -475,7 +475,7 @@ func (l *layout) readGrants(cloud string) []provision.Grant {
 }
 
 // replicaRules admit balancers to the engine, and to the agent, because balancers relay its configuration.
-var replicaRules = []provision.FirewallRule{{Port: PortAgent, From: provision.FromBalancers}, {Port: PortEngine, From: provision.FromBalancers}}
+var replicaRules = []provision.FirewallRule{{Port: PortAgent, From: provision.FromBalancers}, {Port: PortReplica, From: provision.FromBalancers}}
 
 // balancerRules returns the rules that admit clients, operators and other balancers. Operators and
 // balancers authenticate with certificates of the service.

@@ -49,7 +49,7 @@ func specError(format string, args ...any) error {
 // noCredentials returns an error for missing credentials.
 func noCredentials(err error) error {
 	return &provision.CredentialsError{
-		Cloud: service.CloudAWS, Err: provision.PlainCredentialsError(err),
+		Cloud: service.CloudAWS, Err: provision.ShortenCredentialsError(err),
 		Hint: "Route 53 requires an AWS account: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in: aws sso login",
 	}
 }

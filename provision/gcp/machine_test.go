@@ -84,7 +84,7 @@ func TestLaunchFallsBackToNextOffering(t *testing.T) {
 		wants = append(wants, w)
 	}
 	_, err := provision.Apply(t.Context(), provision.Diff(wants, nil), provider(g), provision.ApplyOptions{Parallel: 1})
-	var none *provision.NoCapacityError
+	var none *provision.AllOfferingsExhaustedError
 	if !errors.As(err, &none) || len(none.Attempted)+len(none.Skipped) != 2 {
 		t.Errorf("got %v, want no capacity for one of them", err)
 	}

@@ -86,7 +86,7 @@ func TestPortsFollowTheFile(t *testing.T) {
 		us.Address: "http://" + portAt(0), us.Admin: "http://" + portAt(100), us.Endpoints.Listen.Store: portAt(300),
 		eu.Address: "http://" + portAt(2), us.Endpoints.Controller: portAt(310), us.Endpoints.Listen.Routes: portAt(305),
 		eu.Endpoints.Controller: portAt(312), eu.Endpoints.Listen.Store: portAt(302), eu.Endpoints.Listen.Agent: portAt(502),
-		replica.Address: "http://" + portAt(202), replica.Endpoints.Listen.Engine: portAt(702),
+		replica.Address: "http://" + portAt(202), replica.Endpoints.Listen.Replica: portAt(702),
 	} {
 		if got != want {
 			t.Errorf("got %s, want %s", got, want)

@@ -30,7 +30,7 @@ func portsOf(at provision.MachineEndpoints, kind provision.ObjectKind, dns strin
 	case provision.KindNameServer:
 		return []usedPort{{dns, "dns", "dns.listen"}, agent}
 	}
-	return []usedPort{{at.Engine, "engine", PortSetting}, {at.Listen.Engine, "engine for balancers", PortSetting}, agent}
+	return []usedPort{{at.Engine, "engine", PortSetting}, {at.Listen.Replica, "engine for balancers", PortSetting}, agent}
 }
 
 // PortSetting is the setting of service.yaml from which the ports of a service are counted.

@@ -159,7 +159,7 @@ func (s slotFile) addresses(base int, id string, kind provision.ObjectKind) prov
 		}
 		return a
 	}
-	return provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id]), Engine: at(replicaOffset + s.Engines[id])}
+	return provision.Addresses{Agent: at(replicaAgentOffset + s.Engines[id]), Replica: at(replicaOffset + s.Engines[id])}
 }
 
 // specError returns an error of the configuration.

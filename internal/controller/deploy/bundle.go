@@ -276,5 +276,5 @@ func (d *deploymentBuilder) remoteURL(r service.ReplicaConfig) string {
 	if i < 0 || r.Region.Cloud() != service.CloudAWS || !d.have[i].PublicIP.IsValid() {
 		return ""
 	}
-	return "https://" + cloud.EndpointsOf(d.have[i]).Advertised.Engine
+	return "https://" + cloud.EndpointsOf(d.have[i]).Advertised.Replica
 }

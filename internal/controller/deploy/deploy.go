@@ -497,7 +497,7 @@ func AdminURL(o provision.Object) string {
 
 // engineURL returns the URL at which a replica accepts connections of balancers.
 func engineURL(o provision.Object) string {
-	return "https://" + cloud.EndpointsOf(o).Listen.Engine
+	return "https://" + cloud.EndpointsOf(o).Listen.Replica
 }
 
 // replicaDeployment returns the deployment of a replica's machine: the engine on loopback, behind a proxy
@@ -527,7 +527,7 @@ func (d *deploymentBuilder) replicaDeployment(o provision.Object, m *service.Mod
 	if err := d.giveEngineKey(&u, o, &m.Engine); err != nil {
 		return agent.Deployment{}, err
 	}
-	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Engine, Upstream: base, ConnectTargets: cacheEventAddresses(&m.Engine, at)}}, nil
+	return agent.Deployment{Units: []agent.Unit{u}, Proxy: &agent.Proxy{Listen: at.Listen.Replica, Upstream: base, ConnectTargets: cacheEventAddresses(&m.Engine, at)}}, nil
 }
 
 // capacityOf returns the capacity type of a machine; empty where it is unknown.

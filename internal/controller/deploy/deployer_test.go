@@ -307,7 +307,7 @@ func TestBalancerWithoutCapacityIsAnError(t *testing.T) {
 		return &provision.CapacityError{Offering: o, Scope: provision.ScopeQuota, Code: "VcpuLimitExceeded", Err: errors.New("limit 0")}
 	}
 	_, err := up(spec, m)
-	var none *provision.NoCapacityError
+	var none *provision.AllOfferingsExhaustedError
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "VcpuLimitExceeded") {
 		t.Errorf("got %v", err)
 	}

@@ -25,7 +25,7 @@ func TestProviderPortsOfSharedAddress(t *testing.T) {
 	}
 	have := []provision.Object{
 		machine("lb-us-east-1-0", provision.KindBalancer, provision.Addresses{Public: "127.0.0.1:8001", PublicTLS: "127.0.0.1:8001", Admin: "127.0.0.1:8101", Agent: "127.0.0.1:8501", Store: "127.0.0.1:8301"}),
-		machine("us-east-1-0", provision.KindReplica, provision.Addresses{Agent: "127.0.0.1:8502", Engine: "127.0.0.1:8201"}),
+		machine("us-east-1-0", provision.KindReplica, provision.Addresses{Agent: "127.0.0.1:8502", Replica: "127.0.0.1:8201"}),
 	}
 	all, err := deploy.Deployments(deploy.DeploymentInput{Spec: spec, SpecYAML: []byte(twoClouds), Secrets: func(string) (string, error) { return "key", nil }}, have)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestCacheEventsOfLaunchedEngines(t *testing.T) {
 		"none":             {"{kind: vllm, cache_events: false}", provision.MachineEndpoints{}, "", "", nil},
 		"vllm, two ranks":  {"{kind: vllm, cache_events: true, data_parallel: 2}", provision.MachineEndpoints{}, "127.0.0.1:5557", "127.0.0.1:5657", []string{"127.0.0.1:5557", "127.0.0.1:5657", "127.0.0.1:5558", "127.0.0.1:5658"}},
 		"sim in a cloud":   {"{kind: sim, cache_events: true}", provision.MachineEndpoints{}, "127.0.0.1:5557", "127.0.0.1:5657", []string{"127.0.0.1:5557", "127.0.0.1:5657"}},
-		"sim on this host": {"{kind: sim, cache_events: true}", provision.MachineEndpoints{Loopback: "127.0.0.1", Engine: "127.0.0.1:8201", CacheEvents: "127.0.0.1:8801", Listen: provision.Addresses{Engine: "127.0.0.1:8701", Agent: "127.0.0.1:8601"}}, "127.0.0.1:8801", "127.0.0.1:8901", []string{"127.0.0.1:8801", "127.0.0.1:8901"}},
+		"sim on this host": {"{kind: sim, cache_events: true}", provision.MachineEndpoints{Loopback: "127.0.0.1", Engine: "127.0.0.1:8201", CacheEvents: "127.0.0.1:8801", Listen: provision.Addresses{Replica: "127.0.0.1:8701", Agent: "127.0.0.1:8601"}}, "127.0.0.1:8801", "127.0.0.1:8901", []string{"127.0.0.1:8801", "127.0.0.1:8901"}},
 	} {
 		text := "name: chat\nbalancer: {insecure: true}\nmodels: [{name: org/llama, gpus: [{type: L4, count: 2, tps: 1000}], engine: " + tt.engine + "}]\nregions: [{name: aws/us-east-1, replicas: {min: 1, max: 2}}]\n"
 		replica := machineAt("us-east-1-0", provision.KindReplica, "aws/us-east-1", "org/llama", "12", 2)

@@ -156,7 +156,7 @@ regions: [{name: local/us}]
 		t.Errorf("%s was read", ref)
 		return "", nil
 	}}
-	at := provision.Addresses{Agent: "127.0.0.1:8401", Admin: "127.0.0.1:8101", Engine: "127.0.0.1:8601", Public: "127.0.0.1:8001"}
+	at := provision.Addresses{Agent: "127.0.0.1:8401", Admin: "127.0.0.1:8101", Replica: "127.0.0.1:8601", Public: "127.0.0.1:8001"}
 	machine := func(id string, kind provision.ObjectKind) provision.Object {
 		o := machineAt(id, kind, "local/us", "m", "1", 0)
 		o.Endpoints = provision.MachineEndpoints{Advertised: at, Listen: at, Loopback: "127.0.0.1", Engine: "127.0.0.1:8201"}

@@ -103,7 +103,7 @@ func isRefused(h *provision.HeldError) bool {
 
 // refusedLaunch returns a launch for which no offering has capacity. While offerings are skipped because they had none
 // recently, it returns its earlier refusal, or that of another launch in the region; nil if there was none.
-func (st *launchState) refusedLaunch(e *provision.NoCapacityError) *provision.HeldError {
+func (st *launchState) refusedLaunch(e *provision.AllOfferingsExhaustedError) *provision.HeldError {
 	h := &provision.HeldError{ID: e.ID, Region: e.Region, Kind: provision.HeldByCapacity}
 	var attempts []string
 	for _, a := range e.Attempted {

@@ -19,7 +19,7 @@ func (dp *Deployer) FitsQuotas(p *MachinePlan, quotas []provision.Quota) (bool, 
 			return dp.missingError(p, nil) == nil, nil
 		}
 		for _, c := range over {
-			if !dp.addMissing(short, p, &provision.NoCapacityError{ID: c.ID(), Region: c.Region()}) {
+			if !dp.addMissing(short, p, &provision.AllOfferingsExhaustedError{ID: c.ID(), Region: c.Region()}) {
 				return false, nil
 			}
 		}

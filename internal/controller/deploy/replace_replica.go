@@ -55,7 +55,7 @@ func (dp *Deployer) ReplaceReplica(ctx context.Context, have []provision.Object,
 		return launched, refused
 	}
 	_, err = provision.Apply(ctx, provision.Changes{c}, dp.launcher(), dp.applyOptions(&MachinePlan{Observed: have}, progress))
-	var none *provision.NoCapacityError
+	var none *provision.AllOfferingsExhaustedError
 	if errors.As(err, &none) {
 		return launched, refused
 	}

@@ -46,7 +46,7 @@ func (rc *Reconciler) launchCheaper(ctx context.Context, bs *bundleState, s *obs
 		return false, err
 	}
 	_, err = provision.Apply(ctx, provision.Changes{c}, bs.deployer.launcher(), bs.deployer.applyOptions(&MachinePlan{Observed: s.have}, rc.recordProgress))
-	var none *provision.NoCapacityError
+	var none *provision.AllOfferingsExhaustedError
 	if errors.As(err, &none) || len(heldErrors(err)) > 0 {
 		return false, nil
 	}

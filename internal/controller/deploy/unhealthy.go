@@ -71,7 +71,7 @@ func (rc *Reconciler) storeLaunches(ctx context.Context, s *observation) error {
 // addHeld adds the launches that an error reports as held, or as refused by a cloud.
 func (st *launchState) addHeld(err error, now time.Time) {
 	held := heldErrors(err)
-	for _, none := range errorsIn[*provision.NoCapacityError](err) {
+	for _, none := range errorsIn[*provision.AllOfferingsExhaustedError](err) {
 		if h := st.refusedLaunch(none); h != nil {
 			held = append(held, h)
 		}

@@ -15,7 +15,7 @@ import (
 
 // Up applies a plan and reports progress. Where a region has no capacity for replicas, it replans
 // them in other regions, until all are placed or no region has capacity; then the error joins the
-// *NoCapacityError of each, and the other replicas are running. It returns the final plan. It is idempotent and
+// *AllOfferingsExhaustedError of each, and the other replicas are running. It returns the final plan. It is idempotent and
 // safe to run again after a crash.
 func (dp *Deployer) Up(ctx context.Context, p *MachinePlan, progress provision.ProgressFunc) (*MachinePlan, error) {
 	p, _, err := dp.UpSelected(ctx, p, func(provision.Change) bool { return true }, progress)
@@ -37,11 +37,11 @@ func (dp *Deployer) UpSelected(ctx context.Context, p *MachinePlan, selected fun
 		if ctx.Err() != nil {
 			return p, others, failure
 		}
-		noCapacity, only := noCapacityErrors(failure)
-		if !only || len(noCapacity) == 0 { // held launches have no fallback region
+		exhausted, only := exhaustedErrors(failure)
+		if !only || len(exhausted) == 0 { // held launches have no fallback region
 			return p, others, errors.Join(failure, p.heldError())
 		}
-		for _, r := range noCapacity {
+		for _, r := range exhausted {
 			if !dp.addMissing(short, p, r) {
 				return p, others, failure // a balancer has no fallback region
 			}
@@ -92,7 +92,7 @@ func (dp *Deployer) missingError(p *MachinePlan, failure error) error {
 }
 
 // addMissing records that a replica has no capacity in its region; false for anything else.
-func (dp *Deployer) addMissing(short map[cloud.ReplicaGroup]int, p *MachinePlan, r *provision.NoCapacityError) bool {
+func (dp *Deployer) addMissing(short map[cloud.ReplicaGroup]int, p *MachinePlan, r *provision.AllOfferingsExhaustedError) bool {
 	for _, desired := range p.Desired {
 		if desired.ID == r.ID && desired.Region == r.Region && cloud.IsOverprovisioned(provision.Object{Labels: desired.Labels}) {
 			return true // it is omitted until its offerings are tried again
@@ -105,25 +105,25 @@ func (dp *Deployer) addMissing(short map[cloud.ReplicaGroup]int, p *MachinePlan,
 	return false
 }
 
-// noCapacityErrors returns the *provision.NoCapacityError in an error, and whether it contains nothing else.
-func noCapacityErrors(err error) (noCapacity []*provision.NoCapacityError, only bool) {
+// exhaustedErrors returns the *provision.AllOfferingsExhaustedError in an error, and whether it contains nothing else.
+func exhaustedErrors(err error) (exhausted []*provision.AllOfferingsExhaustedError, only bool) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
-		var r *provision.NoCapacityError
+		var r *provision.AllOfferingsExhaustedError
 		if held := new(provision.HeldError); errors.As(err, &held) {
 			return nil, true
 		}
 		if errors.As(err, &r) {
-			return []*provision.NoCapacityError{r}, true
+			return []*provision.AllOfferingsExhaustedError{r}, true
 		}
 		return nil, false
 	}
 	only = true
 	for _, e := range joined.Unwrap() {
-		more, all := noCapacityErrors(e)
-		noCapacity, only = append(noCapacity, more...), only && all
+		more, all := exhaustedErrors(e)
+		exhausted, only = append(exhausted, more...), only && all
 	}
-	return noCapacity, only
+	return exhausted, only
 }
 
 // drainRunning returns what drains an object before it is terminated; nil = nothing. An object that does not respond is
@@ -157,7 +157,7 @@ const parallel = 128
 // MissingReplicasError means that replicas of a service are missing because no region has capacity.
 type MissingReplicasError struct {
 	Missing map[cloud.ReplicaGroup]int
-	// Err joins the last *provision.NoCapacityErrors; nil if the plan that was applied lacked these replicas already
+	// Err joins the last *provision.AllOfferingsExhaustedErrors; nil if the plan that was applied lacked these replicas already
 	// (MachinePlan.Missing).
 	Err error
 }
