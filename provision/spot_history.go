@@ -8,16 +8,15 @@ import (
 	"skyserve/internal/service"
 )
 
-// spotHalfLife is the time after which an event counts half. The events of a SpotHistory are interruptions and lacks of
-// capacity. The half-life is an estimate: a shortage of spot machines in a zone lasts for hours rather than minutes or
-// days.
+// spotHalfLife is the time after which an event of a SpotHistory counts half. It is an estimate: a shortage of spot
+// machines in a zone lasts for hours rather than minutes or days.
 const spotHalfLife = 2 * time.Hour
 
 // minSpotWeight is the weight below which an event is forgotten: after seven half-lives.
 const minSpotWeight = 1.0 / 128
 
-// SpotHistory records when zones interrupted spot machines or had no capacity for them. The zero value is
-// empty, and nil records nothing. It is not safe for concurrent use.
+// SpotHistory records two kinds of events of zones: a spot machine was interrupted, or a launch of one found no capacity.
+// The zero value is empty, and nil records nothing. It is not safe for concurrent use.
 type SpotHistory struct {
 	weights map[spotPool]spotWeight
 	seen    map[string]time.Time         // interrupted machines, by cloud handle
