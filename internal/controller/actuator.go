@@ -68,11 +68,12 @@ type CurrentReplica struct {
 	Class provision.ReplicaClass
 	URL   string
 	// Drained is true if the replica receives no requests because an operator drained it, or because it is interrupted
-	// or replaced.
+	// or replaced. Replicas that the scaler drains to donate or remove them have a Donation instead.
 	Drained bool
-	// Donation is set if the replica receives no requests because the scaler donated it, or drains it to remove it
-	// (Donation.Draining); nil for other replicas. The machine of a donated replica is available to other work until the
-	// replica is reclaimed, which is faster than a launch, or removed.
+	// Donation is set if the replica receives no requests because it is donated, or because the scaler removes it; nil
+	// for other replicas. The machine of a donated replica is available to other work until the replica is reclaimed,
+	// which is faster than a launch, or removed. If the scaler removes the replica without donating it, Until is equal to
+	// Since, and Donation.Draining returns true.
 	Donation *service.Donation
 }
 
@@ -86,8 +87,7 @@ type CapacityChange struct {
 	Replace []ReplicaReplacement
 }
 
-// ReplicaDrain is a replica to drain. If it is then removed and not donated, its Donation ends when it begins: see
-// service.Donation.
+// ReplicaDrain is a replica to drain, and the Donation that it then has: see CurrentReplica.
 type ReplicaDrain struct {
 	ID string
 	service.Donation

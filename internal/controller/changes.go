@@ -10,11 +10,11 @@ import (
 	"skyserve/plan"
 )
 
-// scalingChange is one change: what the Actuator applies, and the same as actions, which become events.
+// scalingChange is one change.
 type scalingChange struct {
-	capacity CapacityChange
-	actions  []scalingAction
-	fromZero bool // the change starts the first replica of a model
+	capacity CapacityChange  // for the Actuator
+	actions  []scalingAction // what capacity changes, for events
+	fromZero bool            // the change starts the first replica of a model
 }
 
 // scaleInMode defines what happens to excess replicas: they are donated or removed.
@@ -32,8 +32,8 @@ func scaleInModeOf(region service.Region, autoscale service.Autoscale) scaleInMo
 	return mode
 }
 
-// newDonation returns the donation of an excess replica that begins now. Without donation, the replica
-// drains and is then removed: see service.Donation.
+// newDonation returns the Donation of an excess replica from now on. If the replica is removed instead of donated, Until
+// is equal to Since: see CurrentReplica.
 func (mode scaleInMode) newDonation(now time.Time) service.Donation {
 	d := service.Donation{Since: now.UTC()}
 	switch {
@@ -45,8 +45,8 @@ func (mode scaleInMode) newDonation(now time.Time) service.Donation {
 	return d
 }
 
-// buildChange converts a strategy's decision, which has numbers of replicas, into a change of particular replicas. An
-// endpoint of a strategy is the index of a group (see strategyInput).
+// buildChange converts a strategy's decision, which has numbers of replicas, into a change of particular replicas.
+// c.Endpoint is the index of the changed group (see strategyInput).
 func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autoscale service.Autoscale) scalingChange {
 	g := groups[c.Endpoint]
 	b := &changeBuilder{scalingInputs: in, group: g, reason: c.Reason}

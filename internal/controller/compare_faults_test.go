@@ -91,8 +91,8 @@ type faultResult struct {
 	leadershipChanges int
 }
 
-// Faults of the control plane of a local service of real processes under load. No acknowledged write is lost, and
-// no machine runs twice.
+// TestCompareFaults injects faults into the control plane of a local service of real processes under load, and compares
+// what clients see during each of them. No acknowledged write is lost, and no machine runs twice.
 func TestCompareFaults(t *testing.T) {
 	chosen := chosenFaults(t, *controlFault)
 	w := newControlWorld(t)

@@ -43,10 +43,10 @@ type skewWorld struct {
 	running  map[string]string // version by the name of the file that a machine runs
 }
 
-// The quickstart with three controllers is started by an earlier version and updated by this one under load. While
-// it is half updated, machines of both versions forward requests to each other, lead, and read what the other has
-// written. Then it is updated completely. The way back by the earlier version's `up` is only reported: what it keeps is up to
-// that version.
+// TestCompareSkew runs two versions beside each other: the quickstart with three controllers is started by an earlier
+// version and updated by this one under load. While it is half updated, machines of both versions forward requests to
+// each other, lead, and read what the other has written. Then it is updated completely. The way back by the earlier
+// version's `up` is only reported: what it keeps is up to that version.
 func TestCompareSkew(t *testing.T) {
 	if *skewOld == "" {
 		t.Fatal("-skew.old: must be the path of an earlier version's binary: make skew OLD=PATH")

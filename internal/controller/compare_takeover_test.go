@@ -38,9 +38,9 @@ const (
 	strategyCooldown = 15 * time.Second
 )
 
-// The machine of the leader is killed some seconds after a change of the strategy. The next leader keeps the plan until its
-// end, the donation, and the cooldown after the change. The store has the history of all balancers, also of the one that was
-// killed.
+// TestCompareTakeover compares the state before and after a change of leader: the machine of the leader is killed some
+// seconds after a change of the strategy. The next leader keeps the plan until the plan's end, the donation, and the
+// cooldown after the change. The store has the history of all balancers, also of the one that was killed.
 func TestCompareTakeover(t *testing.T) {
 	w := openControlWorld(t, takeoverDocument)
 	w.replicas = []string{"asia-0", "asia-idle-0", "eu-0", "eu-idle-0", "us-0", "us-idle-0"}

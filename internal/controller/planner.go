@@ -40,28 +40,35 @@ const (
 
 // planner reviews the service at the interval autoscale.every, and compares each load with its
 // forecast every minute. A review (plan.Review) forecasts the loads and makes a plan for them. Balancers and the scaler
-// receive its published form, telemetry.Review. The newest
-// review is kept when a term of leadership ends; its schedule and a running review are not.
+// receive its published form, telemetry.Review. The newest review is kept when a term of leadership ends; the time of the
+// next one and a running review are not.
 type planner struct {
 	service     string
 	kv          kvStore
 	log         *slog.Logger
 	logged      errorOnce
-	inForce     *reviewInForce        // shared with the scaler
+	inForce     *reviewInForce        // the review that the strategy follows; shared with the scaler
 	source      OfferingSource        // nil = offerings and reservations are unknown
 	recordEvent func(telemetry.Event) // records an event of the service
 	replan      atomic.Bool           // review soon, because the running replicas have changed
 
-	computed   *plan.ReviewResult   // the newest review that this controller computed; nil before the first, and while a stored review is in force
+	// computed is the newest review that this controller computed, with which it checks the forecasts; nil before the
+	// first, and while a stored review is in force.
+	computed *plan.ReviewResult
+	// published is the review in force as balancers display it: with deviations from its forecasts, and with the reason
+	// why planning waits or fails.
+	published telemetry.Review
+	pending   bool // published has not been written to the store
+	// recorded is the review with which the next one is compared: if both plan the same capacity, no new event is
+	// recorded. If it is nil, the next review has an event in any case: at first, and after planning has failed.
+	recorded *telemetry.Review
+
 	every      time.Duration        // autoscale.every at the last review
 	backlog    map[string]bool      // the batches in the last review
 	next       time.Time            // when the next review is due
 	retry      time.Duration        // the last interval after a failure to observe; 0 = no failure
 	termStart  time.Time            // start of this term
 	graceEnded bool                 // all balancers have responded in this term, or startGrace is over
-	published  telemetry.Review     // what balancers display: the review in force, deviations from its forecasts and why planning waits or fails
-	pending    bool                 // published has not been written to the store
-	recorded   *telemetry.Review    // the newest review, whose PlanEvent is the time of the last event about a plan; nil = no such event, or planning has failed since
 	ended      func() bool          // reports whether the term has ended
 	ready      func()               // called when a running review completes
 	running    chan completedReview // nil = no review is running
@@ -157,9 +164,9 @@ func (p *planner) hasNewBacklog(o observation) bool {
 	})
 }
 
-// loadStoredReview makes the stored review the one in force if a strategy scales the service and its Until has not
-// passed. Another controller may have made it. Even if it is not in force, a next plan with the same
-// capacity has no event of its own.
+// loadStoredReview makes the stored review, which another controller may have made, the one in force if a strategy
+// scales the service and the review's Until has not passed. In any case the next review is compared with it
+// (p.recorded).
 func (p *planner) loadStoredReview(ctx context.Context) error {
 	data, _, err := p.kv.Get(ctx, telemetry.ReviewKey(p.service))
 	if isNotFound(err) {
@@ -365,7 +372,7 @@ func emptyPlan(at time.Time) *telemetry.PlanSummary {
 
 // publishedReview returns a review in its published form.
 func publishedReview(v *plan.ReviewResult) telemetry.Review {
-	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: publishedTargets(v), Prices: []telemetry.Price{}}
+	out := telemetry.Review{Forecast: []telemetry.LoadForecast{}, Plan: emptyPlan(*v.Proposal.At), Targets: plannedCapacity(v), Prices: []telemetry.Price{}}
 	for _, p := range v.Prices() {
 		out.Prices = append(out.Prices, telemetry.Price(p))
 	}

@@ -603,11 +603,11 @@ func TestExpiredPlanHasNoTargets(t *testing.T) {
 		Forecast: []telemetry.LoadForecast{{Model: "m", Region: "local/us", StepSeconds: 300, MeanTPS: []float64{1, 2}}},
 	}
 	base := from.Add(-time.Minute)
-	got := targetsAt(r, from.Add(119*time.Minute), base)[modelRegion{"m", "local/us"}]
+	got := hourlyTargets(r, from.Add(119*time.Minute), base)[modelRegion{"m", "local/us"}]
 	if got == nil || got.Count != 3 || got.From != time.Minute || got.Until != 61*time.Minute || got.ForecastStep != 5*time.Minute || len(got.ForecastTPS) != 2 || got.Tracking != (plan.Tracking{StabilizationWindow: 30 * time.Minute, Headroom: 1.8, StartUp: 10 * time.Minute, OverloadTolerance: 0.0005}) {
 		t.Errorf("got %+v", got)
 	}
-	if got := targetsAt(r, from.Add(121*time.Minute), base); len(got) != 0 {
+	if got := hourlyTargets(r, from.Add(121*time.Minute), base); len(got) != 0 {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -115,9 +115,9 @@ func (c *Controller) serveReload(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(done) // fails only when the client has disconnected
 }
 
-// reload reloads the configuration. The next round applies the replicas and the balancers to which it assigns
-// them. In effect at once are the balancers that the control loop observes, the members of the store, the number of
-// controllers and the backups. If the immutable part has changed, reload applies nothing and reports that a restart is
+// reload reloads the configuration. The list of balancers that the control loop observes, the members of the store, the
+// number of controllers and the backups take effect at once. The next round applies the replicas, and the balancers to
+// which it assigns them. If the immutable part has changed, reload applies nothing and reports that a restart is
 // required. It fails if the configuration cannot be read, or the members cannot be changed.
 func (c *Controller) reload() (telemetry.Reload, error) {
 	done := telemetry.Reload{Changed: []string{}, Restart: []string{}, NotApplied: []string{}}

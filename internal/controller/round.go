@@ -204,8 +204,8 @@ func (c *Controller) publishAssignment(ctx context.Context, next Assignment) err
 	return nil
 }
 
-// loadAssignment reads the published assignment. It records the moves of one that this controller wrote without an
-// answer: such a write replaced the current assignment, because it required its revision.
+// loadAssignment reads the published assignment. If this controller wrote it but received no response, loadAssignment
+// records its moves from the current assignment: a write only succeeds if it replaces the current assignment.
 func (c *Controller) loadAssignment(ctx context.Context) error {
 	before := c.current
 	data, revision, err := c.kv.Get(ctx, c.assignmentKey())
@@ -275,11 +275,12 @@ func (c *Controller) noteResult(b *trackedBalancer, replica, failure string, err
 	}
 }
 
-// replicasToDetach returns the replicas that a balancer has and that are not assigned to it. Two kinds are left alone, as
-// long as no controller has attached them (epoch 0): replicas that this controller has never assigned, such as those that
-// an operator attached, and replicas in the balancer's configuration that are no longer in this controller's. Such a
-// replica may be new, with the ID of an earlier one, if the balancer received its configuration first. If it was removed
-// from the service instead, the balancer's next configuration removes it.
+// replicasToDetach returns the replicas that a balancer has and that are not assigned to it. Two kinds of replicas that
+// no controller has attached (epoch 0) are left alone:
+//   - replicas that this controller has never assigned, such as those that an operator attached.
+//   - replicas in the balancer's configuration that this controller's configuration no longer has. Such a replica may be
+//     new, with the ID of an earlier one, if the balancer received its configuration before this controller. If it was
+//     removed from the service instead, the balancer's next configuration removes it.
 func (c *Controller) replicasToDetach(b *trackedBalancer) []telemetry.Worker {
 	var detach []telemetry.Worker
 	for _, r := range b.workers {

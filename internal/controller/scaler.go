@@ -128,7 +128,7 @@ func (s *scaler) stepScaler(ctx context.Context, l lease, now time.Time, o obser
 	if o.history != nil {
 		s.loads, s.lastMinute = observedLoads(o.history, o.from, now, plan.ObservedMinutes), observedLoads(o.history, o.from, now, 1)
 	}
-	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, failedBalancers: o.Failed, loads: s.loads, lastMinute: s.lastMinute, targets: targetsAt(s.review.get(), now, s.termStart), review: s.review.get()}
+	in := &scalingInputs{now: now, current: current, snapshot: o.Snapshot, failedBalancers: o.Failed, loads: s.loads, lastMinute: s.lastMinute, targets: hourlyTargets(s.review.get(), now, s.termStart), review: s.review.get()}
 	if changes := s.decideChanges(in); len(changes) > 0 {
 		err = s.applyChanges(ctx, l, changes)
 		after, failed := s.actuator.Current()

@@ -675,7 +675,7 @@ func TestScalingInvariants(t *testing.T) {
 			}
 			current, _ := y.Current()
 			seen, _ := y.observe(context.Background(), 0, false)
-			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, lastMinute: loads, targets: targetsAt(&review, now, s.termStart)}
+			at := &scalingInputs{now: now, current: current, snapshot: seen.Snapshot, loads: loads, lastMinute: loads, targets: hourlyTargets(&review, now, s.termStart)}
 			if err := s.applyChanges(context.Background(), &fakeLease{}, s.decideChanges(at)); err != nil {
 				t.Fatal(err)
 			}

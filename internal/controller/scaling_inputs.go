@@ -24,7 +24,7 @@ type scalingInputs struct {
 	// missing entries are unknown.
 	loads      map[modelRegion]float64
 	lastMinute map[modelRegion]float64            // the loads of the last complete minute
-	targets    map[modelRegion]*plan.HourlyTarget // of review
+	targets    map[modelRegion]*plan.HourlyTarget // the planned counts of review
 	review     *telemetry.Review                  // in force; nil before the first
 	claimed    map[string]bool                    // donated replicas that are claimed in this iteration
 	// failedBalancers is the number of balancers without a snapshot: see Observed.Failed.
@@ -37,7 +37,7 @@ type groupReplica struct {
 	report *telemetry.ReplicaSnapshot // nil = no balancer reports it as attached
 }
 
-// replicaGroup is the replicas of one model in one region: an endpoint of a strategy (plan.ScaledEndpoint).
+// replicaGroup is the replicas of one model in one region. A strategy receives each group as a plan.ScaledEndpoint.
 type replicaGroup struct {
 	modelRegion
 	bounds   service.Bounds
@@ -100,7 +100,7 @@ func (in *scalingInputs) groups() []replicaGroup {
 	return out
 }
 
-// strategyInput returns the input of a strategy: an endpoint for each group, in the same order.
+// strategyInput returns the input of a strategy: a plan.ScaledEndpoint for each group, in the same order.
 func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInput {
 	input := &plan.StrategyInput{FreeVMs: map[string]int{}}
 	keepOne := in.groupsKeepingOne(groups)
@@ -135,8 +135,8 @@ func (in *scalingInputs) strategyInput(groups []replicaGroup) *plan.StrategyInpu
 			e.LastMinuteTPS = &load
 		}
 		if g.region.Cloud() != service.CloudStatic {
-			// The number of free VMs in a cloud is unknown. This one is never a limit, because the strategy launches no more
-			// than Max. Static regions have no free VMs.
+			// The number of free VMs in a cloud is unknown. g.bounds.Max for each group never limits a strategy, which does
+			// not go beyond that number anyway. Static regions have no free VMs.
 			input.FreeVMs[e.Region] += g.bounds.Max
 		}
 		input.Endpoints = append(input.Endpoints, e)

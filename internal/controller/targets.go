@@ -42,9 +42,9 @@ func (c *reviewInForce) budgetAlerts() []telemetry.Alert {
 	}}
 }
 
-// publishedTargets returns the plan's targets for each model and region. An infeasible plan has
-// targets within the bounds. There are none when solving ended without counts.
-func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
+// plannedCapacity returns the planned capacity of each model in each region, as it is published. If no plan is feasible,
+// the counts serve each region's own peak as far as the bounds allow. It is empty if the solver ended without counts.
+func plannedCapacity(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 	out := []telemetry.PlannedCapacity{}
 	for _, t := range v.Targets() {
 		p := telemetry.PlannedCapacity{Model: t.Model, Region: t.Region, Count: t.Count, ReplicaTPS: t.ReplicaTPS, PeakTPS: t.PeakTPS, Replicas: []telemetry.TargetReplicas{}, StabilizationSeconds: t.StabilizationWindow.Seconds(), Headroom: t.Headroom, StartUpSeconds: t.StartUp.Seconds(), OverloadTolerance: t.OverloadTolerance}
@@ -57,7 +57,7 @@ func publishedTargets(v *plan.ReviewResult) []telemetry.PlannedCapacity {
 }
 
 // plannedCounts returns the planned number of replicas of a model in a region by replica class; nil where
-// the targets no longer apply (see telemetry.Review.Current) or the plan has no replicas there.
+// the plan no longer applies (see telemetry.Review.Current) or has no replicas there.
 func plannedCounts(r *telemetry.Review, now time.Time, at modelRegion) provision.ClassCounts {
 	if !r.Current(now) {
 		return nil
@@ -75,15 +75,16 @@ func plannedCounts(r *telemetry.Review, now time.Time, at modelRegion) provision
 	return nil
 }
 
-// modelRegion is one model in one region. It identifies a replicaGroup, and an endpoint of a strategy.
+// modelRegion is one model in one region. It identifies a replicaGroup. In package plan, one model in one region is an
+// endpoint.
 type modelRegion struct {
 	model  string
 	region service.Region
 }
 
-// targetsAt returns the targets of a review for a strategy, on a clock that starts at base; none
-// where they no longer apply (see telemetry.Review.Current).
-func targetsAt(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.HourlyTarget {
+// hourlyTargets returns the planned counts of a review as a strategy uses them, on a clock that starts at base; none
+// where the plan no longer applies (see telemetry.Review.Current).
+func hourlyTargets(r *telemetry.Review, now, base time.Time) map[modelRegion]*plan.HourlyTarget {
 	out := map[modelRegion]*plan.HourlyTarget{}
 	if !r.Current(now) {
 		return out
