@@ -17,9 +17,12 @@ func newConfigCmd() *cobra.Command {
 		Use:        "config",
 		SuggestFor: []string{"settings", "preferences"},
 		Short:      "Show the settings of the skyserve command line (config.yaml)",
-		Long: `Show every setting with its value and where the value comes from. A flag overrides
-the environment, which overrides the configuration file: $SKYSERVE_CONFIG, else
-skyserve/config.yaml in $XDG_CONFIG_HOME (~/.config). The file is optional.`,
+		Long: `Show every setting of the configuration file with its value and where the value comes
+from. A flag overrides the environment, which overrides the file: $SKYSERVE_CONFIG, else
+skyserve/config.yaml in $XDG_CONFIG_HOME (~/.config). The file is optional.
+
+The state of services is in the state directory, which the file cannot set: $SKYSERVE_HOME,
+else skyserve in $XDG_STATE_HOME (~/.local/state).`,
 		Example: `  skyserve config
   skyserve config -o yaml`,
 		Args: noArgs,

@@ -52,8 +52,8 @@ Machines in static regions, which are your own, keep running: the service only s
 them. In clouds, after confirmation, the command deletes the public DNS name first, then
 VMs, firewalls, identities and the bucket with the skyserve binary. It finds them by their
 tags, also in regions that were removed from service.yaml, and waits until each is gone. For
-this it needs service.yaml: if the copy in the state directory is missing, pass the file,
-else nothing is deleted (exit 2).`,
+this it needs service.yaml: if the copy in the state directory ($SKYSERVE_HOME, by default
+~/.local/state/skyserve) is missing, pass the file, else nothing is deleted (exit 2).`,
 		Example: `  skyserve down chat
   skyserve down service.yaml`,
 		Args: argsBetween(0, 1, "[NAME|SERVICE.yaml]"),

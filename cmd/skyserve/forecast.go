@@ -67,16 +67,17 @@ func newForecastCmd() *cobra.Command {
 model, region and tier, with a 90 % prediction interval. Prompt tokens include cached ones;
 plan, status and top show forecasts of uncached prompt tokens only.
 
-The forecaster har is a heterogeneous autoregression, tvar an autoregression with
-time-varying coefficients, hmm a hidden Markov model, and auto a combination of the
-forecasters with the lowest past errors.
+The forecaster seasonal-naive repeats the previous day; seasonal-profile is the mean of
+previous days at the same time of day, adjusted to the current level; har is a heterogeneous
+autoregression, tvar an autoregression with time-varying coefficients, hmm a hidden Markov
+model, and auto a combination of the forecasters with the lowest past errors.
 
 --backtest evaluates each forecaster out of sample: every --backtest-step it forecasts the
-next --horizon from the data before. Each series has one row per forecaster, and the row
-zero, which expects no load. Zero and seasonal-naive are baselines. All rows cover the same
-windows. The winner has the lowest WAPE (sum of absolute errors / sum of the load) with
-95 % confidence by a seeded bootstrap over the windows. If none has, the backtest lists
-the forecasters that it cannot tell apart.
+next --horizon from the data before. Each series has one row per forecaster, and a row of the
+forecaster "zero", which always expects no load. It and seasonal-naive are baselines. All
+rows cover the same windows. The winner has the lowest WAPE (sum of absolute errors / sum of
+the load) with 95 % confidence by a seeded bootstrap over the windows. If none has, the
+backtest lists the forecasters that it cannot tell apart.
 
 A history is one of these, plain or gzipped, in a file or at a URL:
   - CSV with a header: minute (minutes since the Unix epoch, UTC) or at (a time with its

@@ -62,6 +62,9 @@ then stopped or donated, within regions[].replicas.min and .max. Changes are sto
 service, and 'skyserve up' keeps them. If a zone has no capacity, --apply tries the next zone,
 capacity type, GPU and region, as 'skyserve up' does.
 
+PEAK TOK/S is the planned peak: by default the median of the forecast peak (--peak-quantile).
+'skyserve status' and 'skyserve top' show its 95th percentile.
+
 The plan uses the history of the running service, or --history FILE or URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. If
 the service of SERVICE.yaml is not running, the plan starts from zero replicas.
@@ -89,9 +92,9 @@ sigma[i][k]*max(0,delta). docs/json.md describes all fields.
 -o lp and -o mps export the problem for another solver; --solver runs an installed
 solver and checks its solution.
 
-Exit codes: 0 a plan was found (with --problem: any result), 1 no plan satisfies the
-bounds, 2 usage; with --detailed-exitcode, 10 if counts change; with --apply, 1 if
-applying failed and 3 if the plan was partly applied.`,
+Exit codes: 0 a plan was found (with --problem also if there is none: see the status in the
+output), 1 no plan satisfies the bounds, 2 usage; with --detailed-exitcode, 10 if counts
+change; with --apply, 1 if applying failed and 3 if the plan was partly applied.`,
 		Example: `  skyserve plan
   skyserve plan --apply
   skyserve plan service.yaml --history week.csv --at 2025-01-31T12:00:00Z
@@ -141,7 +144,7 @@ func (o *planOptions) reviewFlags(cmd *cobra.Command) {
 	flags.DurationVar(&o.review.Horizon, "horizon", 0, "length of the planned period (default: autoscale.every, at least 1h)")
 	flags.StringVar(&o.review.Forecaster, "forecaster", "", "forecaster, one of those of 'skyserve forecast' (default: the service's, else auto)")
 	flags.DurationVar(&o.review.Step, "step", plan.DefaultStep, "load is averaged over windows of this length before its peak is taken")
-	flags.StringVar(&o.review.PeakQuantile, "peak-quantile", plan.DefaultPeakQuantile, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakQuantiles, ", ")+" (expected = the mean); use p90 or more with autoscale.strategy manual or lt-i, which keep the counts until the next plan; docs/service-yaml.md explains the strategies")
+	flags.StringVar(&o.review.PeakQuantile, "peak-quantile", plan.DefaultPeakQuantile, "quantile of the forecast peak to plan for: "+strings.Join(forecast.PeakQuantiles, ", ")+" (expected = the mean); the default is what the controller plans for, and suits strategies that correct the counts between plans; pass p90 or more for a plan that you apply with autoscale.strategy manual or lt-i, which keep the counts until the next plan; docs/service-yaml.md explains the strategies")
 	flags.Float64Var(&o.review.Gap, "gap", 0, "relative optimality gap at which the solver stops (0 = proven optimal)")
 	flags.Float64Var(&o.review.LocalShare, "local-share", plan.DefaultLocalShare, "minimum share of a region's own peak that its own replicas must serve")
 	flags.StringSliceVar(&o.review.Survive, "survive", nil, "serve all load even after the loss of any one of these `REGIONS`, comma-separated; any = any one region of the service")

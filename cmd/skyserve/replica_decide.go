@@ -17,7 +17,7 @@ func drainDecision(id string, yes bool) decision {
 	return func(ctx context.Context, s *scaling) error {
 		kind, message := telemetry.EventDrain, "drained"
 		if !yes {
-			kind, message = telemetry.EventResume, "resumed"
+			kind, message = telemetry.EventResume, "undrained"
 		}
 		return s.recordDecision(kind, id, message, func() error { return s.Drain(ctx, id, yes) })
 	}

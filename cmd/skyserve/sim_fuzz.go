@@ -35,8 +35,8 @@ vary in workload and its lengths, regions, replicas, the engines' speed and memo
 times, the probe interval, equal or 10:1 loads of the regions, and closed and open loops with
 0.5 to 1.3 times the estimated capacity.
 A run lasts at least ten times as long as one request at a full replica, but at most an hour.
-Open loops have no warm-up: all policies receive the same requests, and one that served more
-of them during a warm-up would have fewer left to count.
+Open loops have no warm-up. There all policies receive the same requests, and requests of a
+warm-up would not count: a policy that served more of them would have fewer left to count.
 cache-aware:skylb is cache-aware with the constants that SGLang's router had at the time of
 SkyLB's evaluation.
 
@@ -58,7 +58,7 @@ as a file for 'skyserve sim run'.`,
 	flags.StringVar(&o.Policy, "policy", o.Policy, "the policy to test: "+strings.Join(policy.Names(), ", ")+"; docs/service-yaml.md explains them")
 	flags.StringSliceVar(&o.Others, "against", nil, "the policies to compare it with, comma-separated (default: all others)")
 	flags.IntVar(&o.Draws, "scenarios", o.Draws, "number `N` of scenarios")
-	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "first seed minus 1: scenario i has the seed `N`+i, and the same seed gives the same scenario")
+	flags.Uint64Var(&o.SeedBase, "seed-base", 0, "the scenarios have the seeds `N`+1, N+2 and so on; the same seed gives the same scenario")
 	flags.IntVar(&o.Seeds, "seeds", o.Seeds, "run each scenario with `N` seeds, starting with its own, and compare the means")
 	flags.IntVar(&o.Workers, "parallel", 0, "scenarios that run at the same time (default: the number of processors)")
 	flags.IntVar(&o.worst, "worst", 5, "print the `N` scenarios with the lowest throughput ratios")

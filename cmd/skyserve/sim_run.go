@@ -123,7 +123,7 @@ seed).`,
 	flags.DurationVar(&o.replay.To, "to", 0, "with --trace: end at this time of the trace (default: its end)")
 	flags.Float64Var(&o.replay.RateScale, "rate-scale", 1, "with --trace: scale the request rate, 2 = twice the rate")
 	flags.StringSliceVar(&o.strategies, "strategy", nil, "with sage-...: scaling strategies to compare, comma-separated: "+strings.Join(plan.StrategyNames(), ", ")+"; docs/service-yaml.md explains them")
-	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: how the load is distributed over the regions (default: as SageServe published), from a CSV `FILE` with the columns tenant, tier and requests_in_sample; a tenant belongs to the region that its name ends with")
+	flags.StringVar(&o.regionMix, "region-mix", "", "with sage-... and --trace: how the load is distributed over the regions (default: as SageServe published), from a CSV `FILE` with the columns tenant, tier and requests_in_sample; a tenant belongs to the region at the end of its name, without digits: prod-westus3 to westus")
 	flags.StringSliceVar(&o.weights, "weights", nil, "with --trace: regions' shares of the requests, as `REGION=W,...` (default: by clients)")
 	return cmd
 }

@@ -91,9 +91,11 @@ the file, then the other regions of the service. Each VM generates its own key, 
 enrolled once, and receives its configuration and secrets over mutual TLS; user data and
 tags contain neither. skyserve uses the credentials of the clouds' own command-line tools.
 
-A VM or local process that does not respond for --replace-after is replaced, unless the
-network may be the cause: for a balancer, another balancer must respond; for a replica, a
-balancer of its region.
+Before it changes anything, up polls VMs and local processes that do not respond, for up to
+--replace-after (--timeout does not limit this). It replaces those that still do not respond,
+but only if the network is not the cause: for a balancer, another balancer must respond; for
+a replica, a balancer of its region. docs/failures.md lists what the controller replaces
+while up does not run.
 
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on
@@ -111,8 +113,9 @@ service obtains a certificate, and 30 minutes if there are VMs, which must boot,
 container images and load weights. After a timeout, everything that was started keeps
 running, and the public DNS name points to the balancers that respond (exit 3). In clouds
 the controller then starts the replicas; the output lists what needs another 'skyserve up'
-run. A replacement that is not ready in time may be terminated (exit 1); docs/upgrades.md
-describes updates.
+run. If the replacement of a running machine is not ready in time, up stops (exit 1). If the
+earlier machine still runs, the replacement is terminated; a balancer of three or more gets
+its earlier version again. docs/upgrades.md describes updates.
 
 While VMs start, the command shows the phase of each: boot, enrolment (it receives its
 certificate), image, weights (download), load (into GPU memory), warmup. It does not wait
@@ -121,10 +124,11 @@ all others are ready, it prints the last log lines and the next step (exit 3, or
 replica has failed).
 
 --wait balancers ends with exit 0 once every balancer responds, its certificate has been
-obtained and the DNS name is published. --wait none does not wait for balancers either: it
-ends once every balancer has its configuration. In both cases the controller starts the
-replicas: follow with 'skyserve status -w'. Without cloud regions, up starts all processes
-and waits for them in every case, which takes seconds.
+obtained and the DNS name is published. --wait none ends earlier:
+once every balancer has received its configuration, even if it does not respond to clients
+yet. In both cases the controller starts the replicas: follow with 'skyserve status -w'.
+Without cloud regions, up starts all processes and waits for them in every case, which takes
+seconds.
 
 In clouds, engines run in containers. up reads the digest of each image from its registry,
 with the credentials of 'docker login', and records it with the service: all replicas

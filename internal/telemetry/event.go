@@ -67,18 +67,18 @@ var eventKinds = []struct {
 	kind    EventKind
 	meaning string
 }{
-	{EventLaunch, "a machine was launched: a VM, or a local process"},
+	{EventLaunch, "a machine was launched: a VM, or a local process; also in place of one that ended"},
 	{EventTermination, "a machine was deleted"},
-	{EventReplace, "a machine was launched to replace another one"},
-	{EventDeath, "a machine, engine or balancer failed (an engine of a static region only raises an alert)"},
+	{EventReplace, "a running machine was replaced (in place of one that ended: launch)"},
+	{EventDeath, "a machine, engine or balancer failed or ended unexpectedly (an engine of a static region only raises an alert)"},
 	{EventRecovery, "a failed machine, engine or balancer works again"},
 	{EventInterruption, "the cloud announced that it will terminate a VM"},
 	{EventAdoption, "a balancer took over a replica whose own balancer does not respond"},
 	{EventReturn, "an adopted replica returned to its own balancer"},
 	{EventDrain, "a replica receives no new requests"},
-	{EventResume, "the end of a drain (replica drain --undo): the replica serves again"},
-	{EventAttach, "a running replica was attached to a balancer, by its admin API or by a reload"},
-	{EventDetach, "a running replica was detached from a balancer, by its admin API"},
+	{EventResume, "a replica was undrained (replica drain --undo): it serves again"},
+	{EventAttach, "a running replica was attached to a balancer, through the balancer's admin API or by a reload"},
+	{EventDetach, "a running replica was detached from a balancer, through the balancer's admin API"},
 	{EventDonate, "a replica was donated to other work"},
 	{EventReclaim, "a donated replica serves again"},
 	{EventRedeploy, "a donated replica was replaced by a replica of another model"},
@@ -93,8 +93,8 @@ var eventKinds = []struct {
 	{EventCertificate, "a certificate was obtained or renewed"},
 	{EventOperator, "an operator was added or revoked"},
 	{EventLeader, "a controller became the leader"},
-	{EventFailure, "an attempt failed, such as a launch without capacity"},
-	{EventLost, "events were dropped while the store was unavailable"},
+	{EventFailure, "an attempt failed, such as a launch without capacity (a machine that failed: death)"},
+	{EventLost, "events themselves are missing: they were dropped while the store was unavailable"},
 }
 
 // EventKinds returns the kinds of this version, in the order of their documentation.
