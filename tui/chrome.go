@@ -324,25 +324,36 @@ func (s *screen) hints() []string {
 	}
 	switch s.view {
 	case viewOverview:
-		return append(hints, "enter replicas", "< history", "p pause")
+		return append(append(hints, s.openHint("replicas")...), "< history", "p pause")
 	case viewReplicas:
 		return append(append(hints, s.replicaHints()...), "tab region")
 	case viewRequests:
-		return append(hints, "enter explain", "tab region", "p pause")
+		return append(append(hints, s.openHint("explain")...), "tab region", "p pause")
 	case viewPlan:
 		if s.accepts(VerbApply) {
 			hints = append(hints, "a apply")
 		}
-		return append(hints, "enter details")
+		return append(hints, s.openHint("details")...)
 	case viewDonations:
 		if s.accepts(VerbReclaim) {
 			hints = append(hints, "c reclaim")
 		}
-		return append(hints, "enter replica")
+		return append(hints, s.openHint("replica")...)
 	case viewModels, viewCost:
-		return append(hints, "enter replicas", "tab region", "p pause")
+		return append(append(hints, s.openHint("replicas")...), "tab region", "p pause")
 	}
 	return append(hints, "tab region", "z sort", "p pause")
+}
+
+// openHint returns the hint of enter, or without a selected row of how to select one; none in an empty list.
+func (s *screen) openHint(what string) []string {
+	if _, ok := s.pane().selection(); ok {
+		return []string{"enter " + what}
+	}
+	if shown, _ := s.pane().counts(); shown > 0 {
+		return []string{"j/k select"}
+	}
+	return nil
 }
 
 // replicaHints returns the keys that work for the selected or marked replicas.

@@ -129,7 +129,7 @@ func (s *screen) replicaText(r row) []string {
 	rep := r.replica
 	url := orUnknown(rep.URL)
 	if rep.URL != "" {
-		url += " (for balancers: the engine or its proxy)"
+		url += " (engine, or its proxy: balancers only)"
 	}
 	lines := []string{
 		"region          " + string(r.region.Name),

@@ -71,8 +71,8 @@ func (k KeyMap) Groups() []KeyGroup {
 		{"Navigation", []key.Binding{k.Up, k.Down, k.PageUp, k.PageDown, k.Top, k.Bottom, k.Open, k.Back}, nil},
 		{"Display", []key.Binding{k.NextRegion, k.PreviousRegion, k.Filter, k.Command, k.Describe, k.YAML, k.Logs, k.Shell}, nil},
 		{"Time", []key.Binding{k.Pause, k.Earlier, k.Later, k.MuchEarlier, k.MuchLater, k.Refresh}, nil},
-		{"Actions (y confirms)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}, []string{
-			"x, u, o, c: replicas in views 2 and 6,", "not in a service with cloud regions;", "all actions: only on the machine", "that ran 'skyserve up'",
+		{"Actions (y confirms the prompt)", []key.Binding{k.Mark, k.Drain, k.Undrain, k.Donate, k.Reclaim, k.Apply}, []string{
+			"x, u, o, c: on replicas, in views 2, 6;", "not in services with cloud regions.", "All actions, also a: only on the", "machine that ran 'skyserve up'.",
 		}},
 		{"General", []key.Binding{k.Theme, k.Mouse, k.Help, k.Suspend, k.Quit}, nil},
 	}

@@ -76,8 +76,7 @@ func (s *screen) namedCell(name string) cellValue {
 // batch, what the list shows instead.
 func (s *screen) aboveBatches() []string {
 	if len(s.snapshot.Batches) == 0 {
-		line, _ := s.theme.segments(s.width, "  ", segment{"no open batches", s.theme.title}, segment{"queued requests by model and region:", s.theme.muted})
-		return []string{line, ""}
+		return []string{s.theme.title.apply(s.fit("no open batches")), s.theme.muted.apply(s.fit("queued requests:"))}
 	}
 	left, late := 0, 0
 	for i := range s.snapshot.Batches {

@@ -330,7 +330,7 @@ func (s *screen) alertLines(t *Theme, w, n int) []string {
 		return nil
 	}
 	if len(problems) == 0 {
-		return []string{t.heading.apply(t.cut(problemsTitle, w)), t.good.apply(t.cut(t.glyphs.ready+" none", w))}
+		return []string{t.heading.apply(t.cut(problemsTitle, w)), t.good.apply(t.cut(t.glyphs.ready+" none; all machines are ready", w))}
 	}
 	lines := []string{t.heading.apply(t.cut(problemsTitle, w))}
 	shown := min(len(problems), n-1)

@@ -377,7 +377,7 @@ func TestCommands(t *testing.T) {
 		{"logs us-0", "logs of us-0"},
 		{"explain req-1", "all about req-1"},
 		{"yaml", "name: chat"},
-		{"help", "Actions (y confirms)"},
+		{"help", "Actions (y confirms"},
 		{"ev", "[8 events]"},
 		{"filter us-1", "filter: us-1"},
 		{"", "[1 overview]"},

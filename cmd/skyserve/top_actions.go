@@ -43,7 +43,7 @@ type replicaAction struct {
 }
 
 var replicaActions = map[tui.Verb]replicaAction{
-	tui.VerbDrain:   {func(id string) decision { return drainDecision(id, true) }, "draining %s", "drained"},
+	tui.VerbDrain:   {func(id string) decision { return drainDecision(id, true) }, "draining %s", "receives no new requests"},
 	tui.VerbUndrain: {func(id string) decision { return drainDecision(id, false) }, "undraining %s", "receives requests again"},
 	tui.VerbDonate:  {donateDecision, "donating %s", "donated"},
 	tui.VerbReclaim: {reclaimDecision, "reclaiming %s", "reclaimed"},

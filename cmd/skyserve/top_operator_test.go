@@ -256,7 +256,7 @@ func TestActionsOnRunningService(t *testing.T) {
 	}{
 		{byName, apply, "orders: plan applied", ""},
 		{byName, apply, "", "applying the plan: replicas of org/m in local/us on L4: the plan was made from 1, but there are 2 now: wait for the next plan, which takes the change into account"},
-		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 drained", ""},
+		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1 receives no new requests", ""},
 		{byName, tui.Action{Verb: tui.VerbDrain, Replica: "us-1"}, "us-1: no change", ""},
 		{byAddress, tui.Action{Verb: tui.VerbUndrain, Replica: "us-1"}, "us-1 receives requests again", ""},
 		{byAddress, tui.Action{Verb: tui.VerbDonate, Replica: "us-1"}, "us-1 donated", ""},

@@ -134,7 +134,7 @@ func TestTopOnTerminal(t *testing.T) {
 	tt := openTerminal(t, 100, 30, cmd)
 	tt.await("local/us")
 	tt.press("2", "us-0")
-	tt.press("?", "Actions (y confirms)")
+	tt.press("?", "Actions (y confirms")
 	tt.press("\x1b", "us-0")
 	tt.press("/!us-0\r", "filter: !us-0 (0 of 1)")
 	tt.press("\x1b", "us-0")
