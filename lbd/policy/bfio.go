@@ -24,8 +24,8 @@ func DefaultBFIO() BFIOOptions {
 	return BFIOOptions{Window: 16, MaxPoolWait: 2500 * time.Millisecond}
 }
 
-// BFIO is BF-IO, "Balance Future with Integer Optimization" (section 4 of the paper that lbd/bfio
-// names). At every decode step, all data-parallel ranks of an engine wait for the rank with the
+// BFIO is BF-IO, "Balance Future with Integer Optimization" (arXiv 2601.17855, section 4; see
+// lbd/bfio). At every decode step, all data-parallel ranks of an engine wait for the rank with the
 // most tokens. BF-IO therefore assigns the requests of a pool to the ranks of an engine so that the
 // numbers of tokens stay as equal as possible over the next steps.
 //

@@ -42,11 +42,12 @@ type CostConstants struct {
 	// MemoryPenalty is the cost of a replica whose KV memory is full, as a share of its residence
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
-	// OccupancyWeight is the weight of the memory that a request occupies, as a share of the replica's
-	// KV memory. It counts only while the replica's KV utilisation exceeds MemoryThreshold. The memory that counts is
-	// P + n (P + R), where P is the free memory that the prompt takes, R the memory of the response, and n the number of
-	// requests that wait for the replica. The first P stands for the cached prefixes that are evicted for the prompt.
-	// P + R stands for the delay of each waiting request.
+	// OccupancyWeight is multiplied by the residence time of a replica and by the share of its KV memory that a request
+	// occupies: this is the cost, in seconds, of occupying memory where the KV memory is full. Like MemoryPenalty, the
+	// cost grows from zero at MemoryThreshold. The memory that a request occupies is counted as P + n (P + R), where P is
+	// the free memory that the prompt takes, R the memory of the response, and n the number of requests that wait for
+	// the replica. P stands for the cached prefixes that are evicted for the prompt, n (P + R) for the delay of the n
+	// waiting requests.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
@@ -67,11 +68,10 @@ type CostConstants struct {
 	// load, and send requests there too.
 	PeerLoadLifetime float64
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
-	// when it has waited for this time plus the time in which the whole queue is served. An overdue request
-	// is no longer held for a full replica while another replica is available. It is a share because
-	// maximum times differ. The requests that are passed over longest have long prompts. With a fixed time, more of them
-	// would become overdue in a service with a long maximum. It would then serve more long prompts in place of a larger
-	// number of short ones.
+	// when it has waited for this time plus the time in which the whole queue is served. While a replica is
+	// available, an overdue request is no longer held for one that is not. A fixed time instead of a share would make
+	// more requests overdue in a service with a long maximum time. These are mostly requests with long prompts, which are
+	// passed over longest. Each would be served in place of several requests with short prompts.
 	MaxHoldShare float64
 }
 
@@ -125,9 +125,9 @@ func NominalResidence(pace float64) time.Duration {
 	return time.Duration(pace * float64(DefaultCostConstants().Residence))
 }
 
-// HoldTime returns the expected wait for a full replica with n requests. One of them ends every
-// residence/n, and ahead is the number of waiting requests that are started first. If residence is 0
-// (unknown), it uses NominalResidence(pace).
+// HoldTime returns the expected wait until a replica with n requests, whose batch or memory is full, starts another
+// one. A request there ends every residence/n, and ahead is the number of waiting requests that start before. If
+// residence is 0 (unknown), it is NominalResidence(pace).
 func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration {
 	if residence <= 0 {
 		residence = NominalResidence(pace)
@@ -135,13 +135,13 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 	return time.Duration(float64(residence) * float64(ahead+1) / float64(max(n, 1)))
 }
 
-// Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration
-// (queueing, network, computing uncached tokens, the response) plus the time by which it delays the
-// requests already there and, in full memory, those that wait. The cost of a peer also includes margins
-// (waitSeconds), and the round trips of later requests that need the same prefix (laterSeconds). Load
-// and locality are thus compared in one unit. If a full replica costs less
-// than every available one, including the wait for it, the request is held for it, and the requests
-// behind it proceed. Unlike SkyLB, the policy compares replicas with peers directly.
+// Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration (queueing,
+// network, computing uncached tokens, the base part of its decode steps) plus the time by which it delays the requests
+// already there and, where the KV memory is nearly full, those that wait. The cost of a peer also includes margins
+// (waitSeconds), and the round trips of later requests that need the same prefix (laterSeconds). Load and locality are
+// thus compared in one unit. If the lowest cost, including the wait, is that of a replica to which the request cannot
+// be sent now, the request is held for it, and the requests behind it proceed. Unlike SkyLB, the policy compares
+// replicas with peers directly.
 type Cost struct {
 	constants      CostConstants
 	ties, peerTies rotation
@@ -203,10 +203,11 @@ func (p *Cost) Choose(f *Facts) Choice {
 
 // startsTooLate reports whether a request waits here although a peer has the lowest cost, because it would start at the
 // peer only after the requests that run there now have ended, on average. A request is forwarded to another region only
-// once, and before it starts, another target may become better. Without this rule, several regions would also fill the queue of
-// the same peer before its next report. There are three exceptions, in which the request is forwarded at once: no replica
-// here is live; the peer has cached more of the prompt than the replicas here; or the request has waited for as long as
-// it would wait at the peer. Without the last exception, nothing would be forwarded to a peer whose queue is always long.
+// once, and before it starts, another target may become better. Without this rule, several regions would also fill the
+// queue of the same peer before its next report. There are three exceptions, in which the request is forwarded at once:
+// no replica here is live; the peer has cached more of the prompt than the replicas here; or the request has waited for
+// as long as it would wait at the peer. Without the last exception, nothing would be forwarded to a peer whose queue is
+// always long.
 func (t *costTerms) startsTooLate(f *Facts, c *Candidate) bool {
 	if !t.liveHere || f.Waited >= c.ExpectedWait || float64(c.MatchBytes) > t.localMatch {
 		return false
@@ -260,9 +261,9 @@ func (p *Cost) slowdownWeight(f *Facts) float64 {
 type costTerms struct {
 	promptTokens       float64
 	tokensPerByte      float64 // prompt tokens per matched byte
-	addedDecodeSeconds float64 // the total time that the request adds to the decode steps of its response
-	responseSteps      float64 // expected number of decode steps of its response
-	decodeSeconds      float64 // total base duration of these steps
+	responseSteps      float64 // expected number of decode steps of the request's response
+	addedDecodeSeconds float64 // the total time that the request adds to these steps, for every request in the batch
+	decodeSeconds      float64 // total base duration (DecodeBase) of these steps
 	slowdownWeight     float64
 	queuedPerReplica   float64 // queued requests per live replica
 	sharedPrefix       bool    // Facts.SharedPrefix
@@ -359,7 +360,9 @@ func (t *costTerms) expectedResidence(c *Candidate) time.Duration {
 	return NominalResidence(c.pace())
 }
 
-// cost returns the cost of a request at c, in seconds.
+// cost returns the cost of a request at c, in seconds. The request's own decode steps cost only their base duration. The
+// parts that depend on the batch are left out, also the request's own (addedDecodeSeconds), which differs between
+// candidates only by their pace. The time by which it delays others includes addedDecodeSeconds.
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
 	match := t.weightedMatch(c)
@@ -375,11 +378,11 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	return p.waitSeconds(t, c, added) + p.laterSeconds(t, c) + p.memorySeconds(t, c, added, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
 }
 
-// addedTokens returns how many tokens of free memory the prompt takes at c. Engines count a cached prefix as free memory
-// while no request uses it. So a prompt with a shared prefix takes memory for all its tokens, except those that an
-// outstanding request uses (InUseBytes). The prompt of a conversation would take memory for all its tokens at every
-// replica, which distinguishes none of them: only its uncached tokens count. At a peer too, only the uncached tokens
-// count, because its InUseBytes are unknown.
+// addedTokens returns how many tokens of the prompt count as taking free memory at c. Engines count a cached prefix as
+// free memory while no request uses it. So a prompt takes memory for its cached tokens too, except those that an
+// outstanding request uses (InUseBytes). For a shared prefix, the result is this number. No other request uses the
+// prefix of a conversation: the number would be that of all its tokens, the same at every replica. Its result is
+// therefore the number of uncached tokens, as at a peer, whose InUseBytes are unknown.
 func (t *costTerms) addedTokens(c *Candidate, uncached float64) float64 {
 	if !t.sharedPrefix || c.Peer {
 		return uncached
@@ -449,11 +452,12 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 // may have to wait for memory, and the memory that it occupies is not available to the requests
 // that wait for the replica.
 //
-// With a shared prefix, the cost is lower at two kinds of replicas. To one kind, the request cannot be sent now: it
-// would be held for the replica, and holdSeconds already counts that wait. The other kind has no waiting requests, and
-// free memory for the prompt. At both, the cost is that of the memory of the prompt alone, without MemoryPenalty and
-// without the delay of waiting requests. The reason is that a copy of the prefix takes memory at another replica too:
-// if full replicas were avoided, all replicas would get copies, and together they would be fuller than before.
+// With a shared prefix, the cost is lower at two kinds of replicas. Those of the first kind cannot receive the request
+// now: it would be held for the replica, and holdSeconds already counts that wait. Those of the second kind have no
+// waiting requests, and free memory for the prompt. At both, the cost is that of the memory of the prompt alone,
+// without MemoryPenalty and without the delay of waiting requests. The reason is that a copy of the prefix takes memory
+// at another replica too: if replicas with nearly full memory were avoided, all replicas would get copies, and all
+// together would have less free memory than before.
 //
 // A conversation always has the whole cost. It leaves no copy that is still needed, so it is sent to a replica with
 // free memory.
@@ -481,8 +485,8 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float
 
 // waitSeconds returns how long a request that takes this many tokens of free memory (addedTokens) waits at c before its
 // computation starts. For a peer, it is the sum of the round-trip time, the wait there, and the margins
-// (PeerMarginShare, PeerPrefillMarginShare). If the free memory of a replica does not suffice, each of the unconfirmed requests, and then this
-// request, waits until another request there has ended.
+// (PeerMarginShare, PeerPrefillMarginShare). If the free memory of a replica does not suffice, each of the unconfirmed
+// requests, and then this request, waits until another request there has ended.
 func (p *Cost) waitSeconds(t *costTerms, c *Candidate, added float64) float64 {
 	wait := inSeconds(c.RTT)
 	switch {

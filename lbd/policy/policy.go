@@ -84,10 +84,10 @@ type Candidate struct {
 	// Queued is the length of a peer's queue: the last reported length, plus the unconfirmed requests in
 	// excess of the replicas that were available there.
 	Queued int
-	// Held is the number of other queued requests that wait for this replica (Choice.Hold). If a replica of the
-	// model is available when the balancer places queued requests, or a peer has reported since the last time, the
-	// balancer first ends all holds of the model's requests. It then evaluates these requests again, in the order of
-	// the queue, and Held counts only requests ahead of the present one.
+	// Held is the number of other queued requests that are held for this replica (Choice.Hold). Held requests are
+	// evaluated again while a replica of their model is available, and when a peer has reported since they were
+	// evaluated. The balancer then first ends all holds of the model's requests. It evaluates the requests in the order
+	// of the queue, so during this Held counts only requests ahead of the present one.
 	Held int
 	// Residence is the mean time from the send to the end of requests served there; 0 = unknown. A peer
 	// reports it as the mean over its replicas.
@@ -193,7 +193,7 @@ const none = Wait
 // Choice is the chosen target of a request, with the reason.
 type Choice struct {
 	Index int // index in Facts.Candidates, or Wait
-	// Hold: the chosen replica is full, or earlier requests are held for it. The request stays in the
+	// Hold: the chosen replica is not available, or earlier requests are held for it. The request stays in the
 	// queue and waits for this replica, which counts it in Candidate.Held. Requests behind it in the
 	// queue may be sent before it. Choose is called for it again: see Candidate.Held.
 	Hold   bool
@@ -228,7 +228,7 @@ type Policy interface {
 	Name() string
 	// Traits returns the policy's traits; they never change.
 	Traits() Traits
-	// Choose selects an available candidate, or Wait, or holds the request for a full replica. The
+	// Choose selects an available candidate, or Wait, or holds the request for a replica. The
 	// balancer does not check whether the chosen candidate is available.
 	Choose(*Facts) Choice
 }
@@ -244,7 +244,7 @@ type Traits struct {
 	// Peers: it compares this balancer's replicas with the peers itself, so it must receive the
 	// peers even while a replica of this balancer is available.
 	Peers bool
-	// Holds: it may hold a request for one full replica while requests behind it are sent. It also
+	// Holds: it may hold a request for one replica (Choice.Hold) while requests behind it are sent. It also
 	// changes the queue: of two requests with equal priority, that of the older session is first, within
 	// limits (core.Config.SessionLead).
 	Holds bool

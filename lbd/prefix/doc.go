@@ -5,8 +5,8 @@
 //
 // A prompt is converted to a Key: one chain hash per BlockBytes bytes. Equal hashes at a position
 // mean equal text up to that position, and a match is rounded down to a block. One Tree contains
-// the keys of all targets. Every node but the root has the set of targets that have it. It is a subset
-// of its parent's set, if the parent is not the root.
+// the keys of all targets. Every node but the root stores the set of targets that have it. The set is
+// a subset of its parent's, if the parent is not the root.
 //
 // Read key.go first, then tree.go and trim.go for the operations, descend.go for the walk and shape.go
 // for how nodes are added, split, merged and removed. The other files manage memory: nodes of one cache

@@ -5,7 +5,8 @@ import "time"
 const (
 	// nodeBytes is the memory of a node without its hashes and targets: 64 bytes for the node itself, 22
 	// for the index (8/3 slots of 8 bytes per node when it has just grown, see putEntry), and 18 for a
-	// quarter of a hole (see compact): a quarter of 64 bytes, and of the hole's number in Tree.holes.
+	// quarter of a hole (see compact): a quarter of 64 bytes, and of the 4 bytes of the hole's number in Tree.holes, plus
+	// 1 because the capacity of this slice may exceed its length.
 	nodeBytes = 64 + 22 + 18
 	// ownerBytes is the additional memory of a node in a tree with owners.
 	ownerBytes = 3

@@ -127,12 +127,12 @@ func (t *Tree) Superseded(key Key, out []int) {
 	clear(out)
 	t.descend(key)
 	d := &t.walked
-	// The nodes are visited from the deepest to the root, so that each target is met first at the end of its match. The
-	// result of a target ends with the first of its visited nodes that another target received last; without such a
-	// node it is 0. Of the targets met so far, at most one has no such node yet: undecided; -1 = none. For example,
-	// target 0 received "ab", then target 1 received "ac", and key is "ab". Target 0 received node "b" last, and becomes
-	// undecided. Target 1 received node "a" last, so "a" is superseded for target 0. Target 1 becomes undecided, and its
-	// result remains 0.
+	// The path is walked from its deepest node towards the root, so that each target is met at the end of its match. The
+	// result of a target is the depth of the deepest of its nodes that another target received last, or 0 if there is no
+	// such node. Of the targets met so far, only one may still lack a result: undecided, the last receiver of every node
+	// since it was met; -1 = none. For example, target 0 received "ab", then target 1 received "ac", and key is "ab".
+	// Target 0 received node "b" last, and becomes undecided. Target 1 received node "a" last, so "a" is superseded for
+	// target 0. Target 1 becomes undecided, and its result remains 0.
 	undecided := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
@@ -146,8 +146,8 @@ func (t *Tree) Superseded(key Key, out []int) {
 
 // writeSuperseded is the step of Superseded for node id of the path, whose end is at depth. below is the node of the
 // last step that was not skipped, or none. The step is skipped if the target that received id last is unknown or no
-// longer has it. If that target is not undecided, the result of undecided ends at depth. The targets that have id but
-// not below are met now: their results end at depth too, except that of the target that received id last, which becomes
+// longer has it. If that target is not undecided, the result of undecided is depth. The targets that have id but not
+// below are met now: their result is depth too, except that of the target that received id last, which becomes
 // undecided. writeSuperseded returns undecided and below for the next step.
 func (t *Tree) writeSuperseded(id, below int32, undecided, depth int, out []int) (nextUndecided int, nextBelow int32) {
 	latest := t.node(id).latest()
