@@ -37,8 +37,9 @@ func AutoARIMA(y []float64, season, differences int, x [][]float64) (*ARIMA, err
 	return m, nil
 }
 
-// candidate is one point of the search.
-type candidate struct {
+// searchPoint is one point of the order search: the orders of a model, and whether it has a constant. In moves it is the
+// difference between two points.
+type searchPoint struct {
 	p, q, sp, sq int
 	constant     bool
 }
@@ -52,10 +53,10 @@ type orderSearch struct {
 	differences int
 	d, sd       int
 	// maxOrders is the highest order of each kind that the length allows.
-	maxOrders candidate
+	maxOrders searchPoint
 
-	tried map[candidate]bool
-	at    candidate
+	tried map[searchPoint]bool
+	at    searchPoint
 	best  *ARIMA
 }
 
@@ -75,7 +76,7 @@ func (s *orderSearch) difference() error {
 		values = lagged(values, s.season)
 	}
 	s.d = differences(values, s.differences-s.sd)
-	s.maxOrders = candidate{p: min(maxTerms, have/3), q: min(maxTerms, have/3), constant: s.d+s.sd < 2}
+	s.maxOrders = searchPoint{p: min(maxTerms, have/3), q: min(maxTerms, have/3), constant: s.d+s.sd < 2}
 	if s.season > 1 {
 		s.maxOrders.sp = min(maxSeasonalTerms, have/3/s.season)
 		if s.comparesConditionally() {
@@ -131,7 +132,7 @@ func regress(y []float64, columns [][]float64) (beta []float64, ok bool) {
 // searchOrders returns the best model of the stepwise search: it starts from the best of a few simple models and
 // moves to the first better neighbour until there is none.
 func (s *orderSearch) searchOrders() (*ARIMA, error) {
-	s.tried = map[candidate]bool{}
+	s.tried = map[searchPoint]bool{}
 	var failure error
 	for _, c := range s.starts() {
 		if _, err := s.tryModel(c); err != nil {
@@ -156,37 +157,37 @@ func (s *orderSearch) searchOrders() (*ARIMA, error) {
 // constantModel returns the model without terms, with a constant where the series has enough values for it.
 func (s *orderSearch) constantModel(failure error) (*ARIMA, error) {
 	for _, constant := range []bool{s.maxOrders.constant, false} {
-		if m, err := FitARIMA(s.y, s.spec(candidate{constant: constant})); err == nil {
+		if m, err := FitARIMA(s.y, s.spec(searchPoint{constant: constant})); err == nil {
 			return m, nil
 		}
 	}
 	return nil, failure
 }
 
-func (s *orderSearch) spec(c candidate) ARIMASpec {
+func (s *orderSearch) spec(c searchPoint) ARIMASpec {
 	return ARIMASpec{ARIMAOrder: ARIMAOrder{P: c.p, D: s.d, Q: c.q, SP: c.sp, SD: s.sd, SQ: c.sq, Season: s.season}, Constant: c.constant, X: s.x}
 }
 
 // starts returns the initial models of the search.
-func (s *orderSearch) starts() []candidate {
+func (s *orderSearch) starts() []searchPoint {
 	m := s.maxOrders
-	out := []candidate{
+	out := []searchPoint{
 		{min(2, m.p), min(2, m.q), min(1, m.sp), min(1, m.sq), m.constant},
 		{constant: m.constant},
 		{p: min(1, m.p), sp: min(1, m.sp), constant: m.constant},
 		{q: min(1, m.q), sq: min(1, m.sq), constant: m.constant},
 	}
 	if len(s.y) < 10 {
-		out[0] = candidate{min(1, m.p), min(1, m.q), 0, 0, m.constant}
+		out[0] = searchPoint{min(1, m.p), min(1, m.q), 0, 0, m.constant}
 	}
 	if m.constant {
-		out = append(out, candidate{})
+		out = append(out, searchPoint{})
 	}
 	return out
 }
 
-// moves contains the neighbours of an order, in the sequence of auto.arima.
-var moves = []candidate{
+// moves are the differences between a point and its neighbours, in the sequence of auto.arima.
+var moves = []searchPoint{
 	{sp: -1},
 	{sq: -1},
 	{sp: 1},
@@ -209,7 +210,7 @@ var moves = []candidate{
 // moveToBetter moves to the first better neighbour; false when there is none.
 func (s *orderSearch) moveToBetter() bool {
 	for _, m := range moves {
-		c := candidate{s.at.p + m.p, s.at.q + m.q, s.at.sp + m.sp, s.at.sq + m.sq, s.at.constant != m.constant}
+		c := searchPoint{s.at.p + m.p, s.at.q + m.q, s.at.sp + m.sp, s.at.sq + m.sq, s.at.constant != m.constant}
 		if !s.allowed(c) || len(s.tried) >= maxModels {
 			continue
 		}
@@ -220,13 +221,13 @@ func (s *orderSearch) moveToBetter() bool {
 	return false
 }
 
-func (s *orderSearch) allowed(c candidate) bool {
+func (s *orderSearch) allowed(c searchPoint) bool {
 	within := func(v, maximum int) bool { return v >= 0 && v <= maximum }
 	return within(c.p, s.maxOrders.p) && within(c.q, s.maxOrders.q) && within(c.sp, s.maxOrders.sp) && within(c.sq, s.maxOrders.sq) && (s.maxOrders.constant || !c.constant)
 }
 
 // tryModel fits an untried model and keeps it when it is the best so far.
-func (s *orderSearch) tryModel(c candidate) (ok bool, err error) {
+func (s *orderSearch) tryModel(c searchPoint) (ok bool, err error) {
 	if s.tried[c] {
 		return false, nil
 	}

@@ -24,8 +24,8 @@ type likelihood struct {
 	// unless undifferenced, each divided by its scale.
 	columns [][]float64
 	scales  []float64
-	// undifferenced is set when values are unknown, so that the dense filter processes the undifferenced
-	// series.
+	// undifferenced is set when values are unknown: covarianceFilter, which is then used, does the differencing
+	// itself.
 	undifferenced bool
 	// conditional treats the first values as given instead of as drawn from the stationary process.
 	// It costs a fraction of the work and is accurate enough for comparing orders.

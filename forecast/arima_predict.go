@@ -2,16 +2,16 @@ package forecast
 
 import "math"
 
-// maxDenseState is the largest state for which the dense filter runs just for standard errors: a season
-// of a day at 15 minutes has 200.
-const maxDenseState = 128
+// maxCovarianceState is the largest number of states with which covarianceFilter runs just for standard errors: a season
+// of a day at 15 minutes has 200 states.
+const maxCovarianceState = 128
 
 // paths forecasts the process z from each of the ascending origins, using the values before it, in
 // one pass of the filter. An origin before the values that differencing needs has no path (nil).
 func (m *ARIMA) paths(z []float64, origins []int, horizon int) [][]float64 {
 	var fast stationaryFilter
 	if anyUnknown(z) || !fast.reset(m.process) {
-		return m.densePaths(z, origins, horizon)
+		return m.covariancePaths(z, origins, horizon)
 	}
 	out := make([][]float64, len(origins))
 	w, lost, delta := m.difference(z), m.differenced(), m.delta()
@@ -55,10 +55,11 @@ func (m *ARIMA) path(state, last, delta []float64, horizon int) []float64 {
 	return out
 }
 
-// densePaths is paths for a process with unknown values.
-func (m *ARIMA) densePaths(z []float64, origins []int, horizon int) [][]float64 {
+// covariancePaths is paths by covarianceFilter: for a process with unknown values, or one that stationaryFilter does not
+// support.
+func (m *ARIMA) covariancePaths(z []float64, origins []int, horizon int) [][]float64 {
 	out := make([][]float64, len(origins))
-	k := m.denseFilter()
+	k := m.newCovarianceFilter()
 	state, next := make([]float64, k.m), make([]float64, k.m)
 	done := 0
 	for i, o := range origins {
@@ -79,7 +80,7 @@ func (m *ARIMA) densePaths(z []float64, origins []int, horizon int) [][]float64 
 	return out
 }
 
-func (m *ARIMA) denseFilter() *covarianceFilter {
+func (m *ARIMA) newCovarianceFilter() *covarianceFilter {
 	var start stationaryFilter
 	start.reset(m.process)
 	k := &covarianceFilter{}
@@ -89,7 +90,7 @@ func (m *ARIMA) denseFilter() *covarianceFilter {
 
 // standardErrors returns the standard errors of the forecasts after z. Once the gain has converged
 // only future shocks contribute; before, the uncertainty of the state contributes too, except for
-// states beyond maxDenseState.
+// states beyond maxCovarianceState.
 func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	out := make([]float64, horizon)
 	var fast stationaryFilter
@@ -97,11 +98,11 @@ func (m *ARIMA) standardErrors(z []float64, horizon int) []float64 {
 	for t := 0; settled && t < len(z)-m.differenced() && !fast.settled; t++ {
 		fast.advance()
 	}
-	if size := len(m.process.phi) + m.differenced(); settled && fast.settled || size > maxDenseState {
+	if size := len(m.process.phi) + m.differenced(); settled && fast.settled || size > maxCovarianceState {
 		m.shockErrors(out)
 		return out
 	}
-	k := m.denseFilter()
+	k := m.newCovarianceFilter()
 	for _, v := range z {
 		k.updateByValue(!math.IsNaN(v))
 	}

@@ -37,7 +37,8 @@ type auto struct{ candidates []Forecaster }
 // planning capacity.
 func Auto() Forecaster { return auto{candidates()} }
 
-// candidates returns the forecasters that auto combines; the first is the baseline.
+// candidates returns the forecasters that auto combines. The first is the moving average: it is used alone where the
+// history is too short for a comparison, and the errors of the others are relative to its errors.
 func candidates() []Forecaster {
 	return []Forecaster{MovingAverage(), SeasonalNaive(), SeasonalProfile(), DampedTrend(), HAR(), TVAR(), HMM(), ARIMAForecaster()}
 }
@@ -193,7 +194,7 @@ func (r pastErrors) weights(at int) []float64 {
 	return out
 }
 
-// relativeError returns a candidate's error relative to the first candidate's, over the windows that it
+// relativeError returns a candidate's error relative to the moving average's, over the windows that it
 // could forecast among the first `past` ones; ok is false if it could forecast none of them.
 func (r pastErrors) relativeError(m, past, at int) (ratio float64, ok bool) {
 	fade := float64(r.s.steps(weightFade))

@@ -12,8 +12,9 @@ const (
 	harPast = 14 * day
 	// harGroups is the maximum number of parts of a horizon with separate coefficients.
 	harGroups = 12
-	// harRidge is the weight, in rows, of the penalty that shrinks coefficients to zero: if all are zero, the
-	// forecast is a constant level.
+	// harRidge is the weight of the penalty that shrinks coefficients to zero. For each coefficient it has the effect of
+	// this many more observations whose regressor is 1 and whose value is 0. If all coefficients are zero, the forecast is
+	// a constant level.
 	harRidge = 3
 	// harFloor keeps logarithms of small loads finite: a share of the level.
 	harFloor = 0.01

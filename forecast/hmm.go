@@ -70,11 +70,11 @@ func (hmm) fit(s Series, horizon int) predictor {
 // regimes is a series prepared for a hidden Markov model.
 type regimes struct {
 	days
-	relative bool // relative to the daily profile
-	first    int  // the first block that is used
-	loaded   days // without the blocks below hmmIdle
-	base     []float64
-	logs     []float64 // log of the values relative to base
+	relative bool      // the base is the daily profile
+	first    int       // the first block that is used
+	loaded   days      // without the blocks below hmmIdle
+	base     []float64 // what each value is divided by: see baseAt
+	logs     []float64 // log of value/base
 	chain    chain
 	ratios   []float64 // mean of value/base by state
 }
@@ -111,9 +111,9 @@ func (d days) withoutIdle() days {
 	return out
 }
 
-// baseAt returns the reference of block t at an origin: the mean of the day before without its idle blocks, or the
-// daily profile where it is above a hundredth of that mean. With idle blocks, the reference would be near
-// zero in the first hours after an idle day, and the load a multiple of it that never recurs.
+// baseAt returns the base of block t at an origin: the mean of the day before without its idle blocks or, if relative is
+// set, the daily profile, but at least a hundredth of that mean. If the mean included idle blocks, it would be near zero
+// after an idle day, and value/base so large in the first hours that no later hours would resemble them.
 func (r *regimes) baseAt(t, origin int) float64 {
 	all := r.loaded.mean(origin-r.period, origin, origin)
 	if math.IsNaN(all) {
@@ -148,7 +148,7 @@ func fitRegimes(s Series, size int, relative bool) *regimes {
 	return r
 }
 
-// stateRatios returns the mean of the values relative to their base, by state.
+// stateRatios returns the mean of value/base by state.
 func (r *regimes) stateRatios() []float64 {
 	k := len(r.chain.start)
 	sum, weight := make([]float64, k), make([]float64, k)

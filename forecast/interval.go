@@ -24,9 +24,10 @@ const (
 )
 
 // outcome is a past forecast of one value and the actual value. dayMean is the mean of the day before
-// the forecast; weight fades with age. Outcomes of one period may err together. The period of a step is the number of
-// whole horizons between the first origin and this step. Each peak has a period of its own: peaks count as independent
-// although the windows of a horizon longer than the distance between origins overlap.
+// the forecast; weight fades with age. Time is divided into periods as long as the horizon, because the errors of one
+// period may be large together; period is the number of periods before the one of the value. Each peak has a period of
+// its own: peaks count as independent although their windows overlap where the horizon is longer than the distance
+// between origins.
 type outcome struct {
 	mean, actual, dayMean, weight float64
 	period                        int

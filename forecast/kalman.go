@@ -12,8 +12,8 @@ const largeProduct = 1e150
 
 // stationaryFilter is the exact filter of a stationary ARMA process without unknown values, with the
 // variance of its shocks as 1. The gain follows the recursions of Morf, Sidhu and Kailath (1974):
-// the covariance of the state changes by a matrix of rank one per step, so a step costs r and not
-// r*r. The gain does not depend on data, so one pass serves several series. The next pass reuses
+// the covariance of the state changes by a matrix of rank one per step. The cost of a step therefore grows with the number
+// of states, and not with its square. The gain does not depend on data, so one pass serves several series. The next pass reuses
 // the buffers.
 type stationaryFilter struct {
 	arma

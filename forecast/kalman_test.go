@@ -93,8 +93,8 @@ func quadratic(cov [][]float64, values []float64) (logDet, square float64) {
 	return logDet, square
 }
 
-// The fast filter, the dense one and the covariance matrix itself yield the same
-// likelihood, and the dense one does so too where values are unknown.
+// stationaryFilter, covarianceFilter and the covariance matrix itself yield the same
+// likelihood, and covarianceFilter does so too where values are unknown.
 func TestFiltersEqualTheCovarianceMatrix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		_, a := drawProcess(t)
@@ -115,8 +115,8 @@ func TestFiltersEqualTheCovarianceMatrix(t *testing.T) {
 		var slow covarianceFilter
 		slow.reset(a, nil, first)
 		logs, used := slow.predictionErrors([][]float64{y}, out, state)
-		agree(t, "dense log", logs, logDet)
-		agree(t, "dense square", dot(out[0], out[0]), square)
+		agree(t, "covariance log", logs, logDet)
+		agree(t, "covariance square", dot(out[0], out[0]), square)
 		agree(t, "next value", state[0][0], expected)
 		if used != len(y) {
 			t.Fatalf("%d values count, want %d", used, len(y))
@@ -160,8 +160,8 @@ func agree(t *rapid.T, what string, got, want float64) {
 	}
 }
 
-// With differences, a diffuse start costs only the information of the first values: the dense
-// filter of the series equals the fast one of its differences.
+// With differences, a diffuse start costs only the information of the first values:
+// covarianceFilter on the series equals stationaryFilter on its differences.
 func TestDiffuseStartEqualsDifferencing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o, a := drawProcess(t)

@@ -11,8 +11,8 @@ const (
 	// watchWindow is the compared period: SageServe's LT-UA uses the last 20 minutes (section 6.4).
 	watchWindow = 20 * time.Minute
 	// ltuaBurstRatio and ltuaLullRatio are LT-UA's thresholds on the ratio of the window's load to its
-	// forecast. They apply while there are too few past forecasts for a learned limit, and are two of the loads
-	// that a learned limit is chosen to detect.
+	// forecast. They apply while there are too few past forecasts for a learned limit. isUsual also multiplies past
+	// loads by them, to choose the learned limit that detects most of these changes.
 	ltuaBurstRatio = 5
 	ltuaLullRatio  = 0.5
 	// watchMinKnown is the minimum number of known steps in a window.

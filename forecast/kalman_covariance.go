@@ -13,8 +13,8 @@ const (
 
 // covarianceFilter is the exact filter of an ARIMA process with its whole covariance. Its state is that of the
 // ARMA process, followed by the last values that differencing needs, which are unknown at first
-// (Gardner 1980; Harvey 1989, 3.4; the form of R's arima). It supports unknown values, which the
-// fast filter does not, at a cost of r*r per step.
+// (Gardner 1980; Harvey 1989, 3.4; the form of R's arima). It supports unknown values, which
+// stationaryFilter does not, at a cost per step that grows with the square of the number of states.
 type covarianceFilter struct {
 	arma
 	delta []float64
