@@ -24,8 +24,8 @@ type Change struct {
 	Action ChangeAction
 	// Desired is set for launch, replace, reload and repair.
 	Desired Desired
-	// Observed is set for replace, reload, repair and terminate, and for a launch when a dead object with the
-	// same id still exists.
+	// Observed is set for replace, reload, repair and terminate. For a launch it is the object with the same id that does
+	// not run any more, if its record still exists: see Object.TerminatedReason.
 	Observed Object
 	Reason   string
 	// CostPerHour is the difference in the cost of the service, in USD per hour; negative for savings.

@@ -27,16 +27,16 @@ const (
 	KindBinary ObjectKind = "program"
 )
 
-// Role selects the firewall and the identity of machines in a cloud. The role of a machine is its kind, with two
-// exceptions: RoleSpare and cloud.RoleDNS.
+// Role selects the firewall and the identity of machines in a cloud. The role of every machine is its kind. Two more
+// roles are only those of identities: RoleSpare and cloud.RoleDNS.
 type Role string
 
 // The roles.
 const (
 	RoleBalancer = Role(KindBalancer)
 	RoleReplica  = Role(KindReplica)
-	// RoleSpare selects the identity of spares: balancers that serve like the others, but have no permission to launch
-	// balancers (cloud.Spares). Their firewall is that of RoleBalancer.
+	// RoleSpare is the role of the identity of spares: balancers that serve like the others, but have no permission to
+	// launch balancers (cloud.Spares). As a machine, a spare has RoleBalancer: see MachineConfig.Spare.
 	RoleSpare Role = "spare"
 )
 
@@ -144,7 +144,8 @@ type MachineConfig struct {
 	Account string `json:",omitempty"`
 	// StoresFiles states that its identity has a grant of GrantFiles or GrantBackups.
 	StoresFiles bool `json:",omitempty"`
-	// Spare selects the identity RoleSpare at AWS, instead of the one of Role. At Google, Account does.
+	// Spare is true for a spare at AWS: its identity is that of RoleSpare, its firewall that of Role. At Google, Account
+	// selects the identity of a spare.
 	Spare bool `json:",omitempty"`
 }
 
@@ -199,8 +200,8 @@ func (g Grant) FederatedAccount() (uniqueID string, ok bool) {
 	return strings.CutPrefix(string(g), federatedGrantPrefix)
 }
 
-// GrantRecords lets a VM change the existing records of balancers below name in a hosted zone of Route 53, by the zone's
-// id, and the targets of these health checks: what RecordUpdater does.
+// GrantRecords lets a VM change the existing DNS records of balancers below name in a hosted zone of Route 53, by the
+// zone's id, and the targets of these health checks: what RecordUpdater does.
 func GrantRecords(zoneID, name string, healthChecks []string) Grant {
 	return Grant(recordsGrantPrefix + strings.Join(append([]string{zoneID, name}, healthChecks...), "/"))
 }

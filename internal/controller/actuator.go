@@ -70,10 +70,10 @@ type CurrentReplica struct {
 	// Drained is true if the replica receives no requests because an operator drained it, or because it is interrupted
 	// or replaced. Replicas that the scaler drains to donate or remove them have a Donation instead.
 	Drained bool
-	// Donation is set if the replica receives no requests because it is donated, or because the scaler removes it; nil
-	// for other replicas. The machine of a donated replica is available to other work until the replica is reclaimed,
-	// which is faster than a launch, or removed. If the scaler removes the replica without donating it, Until is equal to
-	// Since, and Donation.Draining returns true.
+	// Donation is set for two kinds of replicas, which receive no requests; nil for others. A donated replica is kept: its
+	// machine is available to other work until the replica is reclaimed, which is faster than a launch, or removed. A
+	// replica that the scaler drains to remove it is not donated (isDonated): its Until is equal to its Since, so that
+	// Donation.Draining returns true.
 	Donation *service.Donation
 }
 

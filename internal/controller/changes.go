@@ -46,7 +46,8 @@ func (mode scaleInMode) newDonation(now time.Time) service.Donation {
 }
 
 // buildChange converts a strategy's decision, which has numbers of replicas, into a change of particular replicas.
-// c.Endpoint is the index of the changed group (see strategyInput).
+// c.Endpoint is the index in groups of the group to change: the strategy received one endpoint for each group (see
+// strategyInput).
 func (in *scalingInputs) buildChange(groups []replicaGroup, c plan.Scaling, autoscale service.Autoscale) scalingChange {
 	g := groups[c.Endpoint]
 	b := &changeBuilder{scalingInputs: in, group: g, reason: c.Reason}

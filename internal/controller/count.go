@@ -41,7 +41,7 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 			switch {
 			case r.Donated || r.State == service.StateDonated:
 				c.Donated++
-			case !r.Unattached && isActiveState(r.State):
+			case !r.Unattached && isCountedState(r.State):
 				c.Replicas++
 			default:
 				continue
@@ -76,8 +76,9 @@ func withoutOverprovision(spec *service.Spec, counts []plan.ReplicaCount) []plan
 	return slices.DeleteFunc(counts, func(c plan.ReplicaCount) bool { return c.Replicas == 0 && c.Donated == 0 })
 }
 
-// isActiveState reports whether a replica in this state is ready, becoming ready, or fails its health check for now.
-func isActiveState(s service.ReplicaState) bool {
+// isCountedState reports whether a plan counts a replica in this state as running: it is ready, becoming ready, or fails
+// its health check for now.
+func isCountedState(s service.ReplicaState) bool {
 	switch s {
 	case service.StatePending, service.StateProvisioning, service.StateStarting, service.StateReady, service.StateNotReady:
 		return true

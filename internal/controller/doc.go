@@ -18,13 +18,13 @@
 //   - scaling_inputs.go: its inputs
 //   - mismatch.go: the difference between the running replicas and the plan
 //   - scale_to_zero.go: the start of the first replica of a model without a minimum, and the removal of the last ones
-//   - changes.go: the changes of particular replicas (CapacityChange), which follow from the strategy's decisions. A
-//     decision is a plan.Scaling. An Actuator applies the changes.
-//   - scaling_action.go: the events about these changes. The last ones are part of the scaler's state, which it publishes
-//     as a telemetry.Scaling.
+//   - changes.go: the changes of particular replicas (CapacityChange), which follow from the strategy's decisions. An
+//     Actuator applies the changes.
+//   - scaling_action.go: the events about these changes. The last events are part of the state that the scaler publishes.
 //
-// A target here is a planned number of replicas (plan.HourlyTarget), not the target of a request. A replica that the scaler
-// removes has a Donation that ends when it begins: see CurrentReplica.Donation.
+// Three words have two meanings. A plan.Scaling is a decision of the strategy; a telemetry.Scaling is the published state
+// of the scaler. A target here is a planned number of replicas (plan.HourlyTarget), not the target of a request. A Donation
+// also marks replicas that the scaler removes without donating them: see CurrentReplica.Donation.
 //
 // Package deploy implements MachineReconciler and Actuator.
 //

@@ -47,16 +47,18 @@ type planner struct {
 	kv          kvStore
 	log         *slog.Logger
 	logged      errorOnce
-	inForce     *reviewInForce        // the review that the strategy follows; shared with the scaler
 	source      OfferingSource        // nil = offerings and reservations are unknown
 	recordEvent func(telemetry.Event) // records an event of the service
 	replan      atomic.Bool           // review soon, because the running replicas have changed
 
-	// computed is the newest review that this controller computed, with which it checks the forecasts; nil before the
-	// first, and while a stored review is in force.
+	// inForce, computed, published and recorded contain the newest review, each for another use. They differ after a
+	// failure and at the start of a term. inForce is the review that the strategy follows; it is shared with the scaler.
+	inForce *reviewInForce
+	// computed is the result of the newest review that this controller computed, with which it checks the forecasts; nil
+	// before the first, and while inForce is a stored review.
 	computed *plan.ReviewResult
-	// published is the review in force as balancers display it: with deviations from its forecasts, and with the reason
-	// why planning waits or fails.
+	// published is what balancers display: the review with deviations from its forecasts, and with the reason why planning
+	// waits or fails.
 	published telemetry.Review
 	pending   bool // published has not been written to the store
 	// recorded is the review with which the next one is compared: if both plan the same capacity, no new event is
@@ -243,7 +245,8 @@ func (p *planner) finishReview(ctx context.Context, l lease, now time.Time, out 
 	return p.publishReview(ctx, l, published)
 }
 
-// continueForecasts sets EarlierTPS of new forecasts from the earlier forecasts of the same model and region.
+// continueForecasts sets EarlierTPS of new forecasts (LoadForecast.After) from the earlier forecasts of the same model and
+// region; empty where there is none.
 func continueForecasts(next, earlier []telemetry.LoadForecast) {
 	for i := range next {
 		f := &next[i]

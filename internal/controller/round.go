@@ -163,9 +163,9 @@ func (c *Controller) assignInput() AssignInput {
 	return in
 }
 
-// newestEpoch returns the newest epoch of the replicas that balancers have listed. A balancer may have rejected an
-// assignment because of a newer epoch of a replica that it no longer has and does not list. The result is then more than
-// twice the current epoch: after a few rounds it exceeds the unknown one.
+// newestEpoch returns the newest epoch of the replicas that balancers have listed. If a balancer has rejected a change
+// (c.conflicted), it may remember a newer epoch of a replica that it no longer has and so does not list. The result is then
+// more than twice the current epoch, so that after a few rounds the current epoch is newer than the remembered one.
 func (c *Controller) newestEpoch() uint64 {
 	var newest uint64
 	if c.conflicted {
@@ -275,12 +275,12 @@ func (c *Controller) noteResult(b *trackedBalancer, replica, failure string, err
 	}
 }
 
-// replicasToDetach returns the replicas that a balancer has and that are not assigned to it. Two kinds of replicas that
-// no controller has attached (epoch 0) are left alone:
-//   - replicas that this controller has never assigned, such as those that an operator attached.
-//   - replicas in the balancer's configuration that this controller's configuration no longer has. Such a replica may be
-//     new, with the ID of an earlier one, if the balancer received its configuration before this controller. If it was
-//     removed from the service instead, the balancer's next configuration removes it.
+// replicasToDetach returns the replicas that a balancer has and that are not assigned to it. A replica that no controller
+// has attached (epoch 0) stays attached in two cases:
+//   - This controller has never assigned it: for example, an operator attached it.
+//   - The balancer's configuration has it and this controller's does not, because one of them is older. If this
+//     controller's is older, the replica is a new one with the ID of an earlier one. If the balancer's is older, the
+//     replica was removed from the service, and the balancer's next configuration removes it.
 func (c *Controller) replicasToDetach(b *trackedBalancer) []telemetry.Worker {
 	var detach []telemetry.Worker
 	for _, r := range b.workers {

@@ -176,7 +176,7 @@ func (s *scaler) lastReplicas(in *scalingInputs, m modelGroups) (changes []scali
 	return changes
 }
 
-// activeIDs returns the IDs of the serving and starting replicas.
+// activeIDs returns the IDs of the active replicas.
 func (g replicaGroup) activeIDs() (ids []string) {
 	for _, r := range g.replicas {
 		if r.isActive() {

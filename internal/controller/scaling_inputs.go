@@ -37,7 +37,8 @@ type groupReplica struct {
 	report *telemetry.ReplicaSnapshot // nil = no balancer reports it as attached
 }
 
-// replicaGroup is the replicas of one model in one region. A strategy receives each group as a plan.ScaledEndpoint.
+// replicaGroup is the replicas of one model in one region, which package plan calls an endpoint. A strategy receives each
+// group as a plan.ScaledEndpoint.
 type replicaGroup struct {
 	modelRegion
 	bounds   service.Bounds
@@ -46,8 +47,8 @@ type replicaGroup struct {
 	replicas []groupReplica
 }
 
-// isActive reports whether a replica is neither drained nor donated: it is ready, starting or, until it passes its health
-// check again, not ready.
+// isActive reports whether a replica is neither drained, nor donated, nor about to be removed. It is ready, starting or,
+// until it passes its health check again, not ready.
 func (r groupReplica) isActive() bool { return !r.Drained && r.Donation == nil }
 
 func (r groupReplica) ready() bool {
@@ -59,7 +60,8 @@ func (r groupReplica) hasFreshReport() bool {
 	return r.report.AgeMillis != nil && time.Duration(*r.report.AgeMillis)*time.Millisecond <= maxReportAge
 }
 
-// isDonated reports whether a replica can be reclaimed.
+// isDonated reports whether a replica is donated, so that it can be reclaimed. A replica that drains before its removal
+// has a Donation and is not donated.
 func (r CurrentReplica) isDonated() bool { return r.Donation != nil && !r.Donation.Draining() }
 
 // idle reports whether a donated or drained replica has no outstanding requests: all balancers respond, and none reports

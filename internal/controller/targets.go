@@ -75,8 +75,7 @@ func plannedCounts(r *telemetry.Review, now time.Time, at modelRegion) provision
 	return nil
 }
 
-// modelRegion is one model in one region. It identifies a replicaGroup. In package plan, one model in one region is an
-// endpoint.
+// modelRegion is one model in one region. It identifies a replicaGroup.
 type modelRegion struct {
 	model  string
 	region service.Region
