@@ -60,11 +60,11 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 		return err
 	}
 	results := make([]validatedFile, 0, len(o.files))
-	problems, suggested := 0, false
+	problems, wholeFile := 0, false
 	for _, name := range o.files {
 		r := validateFile(cmd.InOrStdin(), name)
 		problems += len(r.Errors)
-		suggested = suggested || slices.ContainsFunc(r.Errors, func(e service.Error) bool { return e.Suggestion != "" })
+		wholeFile = wholeFile || slices.ContainsFunc(r.Errors, func(e service.Error) bool { return e.Path == "" && e.Suggestion == "" })
 		results = append(results, r)
 	}
 	if err := printValidated(cmd, format, results); err != nil {
@@ -73,9 +73,9 @@ func runValidate(cmd *cobra.Command, o validateOptions) error {
 	if problems == 0 {
 		return nil
 	}
-	hint := "'skyserve init' prints a starter service.yaml; 'skyserve schema' prints a JSON schema for completion and validation in editors"
-	if suggested { // the errors already tell the next step
-		hint = ""
+	hint := ""
+	if wholeFile { // an error of one key states its rule
+		hint = "'skyserve init' prints a starter service.yaml; 'skyserve schema' prints a JSON schema for completion and validation in editors"
 	}
 	return usage(errors.New(""), hint)
 }
@@ -101,6 +101,9 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 // missingFiles warns of files with secrets or endpoints, relative to base, that up could not read on this computer. It
 // ignores environment variables, which another shell may have.
 func missingFiles(spec *service.Spec, base string) (warnings []string) {
+	if whole, err := filepath.Abs(base); err == nil {
+		base = whole // else the warning about keys.txt does not say where it should be
+	}
 	for _, s := range localSecrets(spec, base) {
 		if !strings.HasPrefix(s.ref, "file:") {
 			continue

@@ -185,8 +185,12 @@ func (b *binder) bindList(n ast.Node, v reflect.Value, p path, ruleKey string) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
 		e := Error{Problem: "must be a list", Found: b.describeNode(n)}
-		if text := scalarText(n); e.Found != "" && text != "" && v.Type().Elem().Kind() != reflect.Struct {
-			e.Suggestion = suggestList(text, v.Type().Elem().Kind(), ruleKey)
+		elem := v.Type().Elem().Kind()
+		if ruleKey == "RegionSpec.endpoints" {
+			elem = reflect.String // an endpoint may be its URL alone
+		}
+		if text := scalarText(n); e.Found != "" && text != "" && elem != reflect.Struct {
+			e.Suggestion = suggestList(text, elem, ruleKey)
 		}
 		b.reportAt(n, p, e)
 		return

@@ -149,7 +149,7 @@ func (s *source) fromParser(err error) *Error {
 	p := ye.GetToken().Position
 	explanation, explained := explainSyntax(ye.GetMessage())
 	if !explained && s.nearSecrets(p.Line) { // the parser's message may quote the text; an explanation never does
-		return s.syntaxError(p.Line, p.Column, "is not valid YAML")
+		return s.syntaxError(p.Line, p.Column, "is not valid YAML; the reason and the line are not shown, because they may contain a secret")
 	}
 	return s.syntaxError(p.Line, p.Column, "is not valid YAML: "+explanation)
 }
@@ -158,7 +158,9 @@ func (s *source) fromParser(err error) *Error {
 // repair the file.
 var syntaxExplanations = []struct{ message, explanation string }{
 	{"'\t'", "a tab before the text; indent with spaces"},
-	{"non-map value is specified", "a line without a colon among lines with keys; write KEY: VALUE"},
+	{"non-map value is specified", "a line without a colon, or without a space after it, among lines with keys; write KEY: VALUE"},
+	{"unexpected key name", "a line without a colon, or without a space after it, among lines with keys; write KEY: VALUE"},
+	{"is a reserved character", "the text starts with a character that YAML reserves; quote it"},
 	{"mapping value is not allowed", "a second colon in the line, or other indentation than in the line before or after it; quote a value that contains a colon, and start keys of one mapping in the same column"},
 	{"value is not allowed in this context", "the indentation differs from the lines above; keys of one mapping start in the same column"},
 	{"could not find flow map content", "a value that starts with { must be quoted, unless it is a mapping"},
