@@ -227,7 +227,11 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	}
 	format.addRows(t, machines)
 	if len(s.Drift) > 0 {
-		t.Rowf("\ndrift; %s: skyserve up %s", v.repairOf(s), upFile(v.svc))
+		copied := ""
+		if upFile(v.svc) == v.svc.SpecFile() {
+			copied = " (a copy of the file of the last 'up')"
+		}
+		t.Rowf("\ndrift; %s: skyserve up %s%s", v.repairOf(s), upFile(v.svc), copied)
 	}
 	t.HideTitles(titleChange)
 	for _, c := range s.Drift {

@@ -10,6 +10,7 @@ import (
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
+	"skyserve/internal/service"
 	"skyserve/provision"
 )
 
@@ -70,7 +71,11 @@ func (u *upRun) afterFailure(err error) string {
 		return fmt.Sprintf("find out who changed that machine or impersonates it, then: skyserve up %s --replace ID", u.file)
 	}
 	if late := (*deploy.NotReadyError)(nil); errors.As(err, &late) {
-		return fmt.Sprintf("everything that was started keeps running; 'skyserve status %s -w' shows when the rest is ready, 'skyserve logs %s' why it is not; another 'skyserve up' is not needed", u.spec.Name, u.spec.Name)
+		reasons := fmt.Sprintf("'skyserve logs %s' why it is not", u.spec.Name)
+		if !slices.ContainsFunc(u.spec.Regions, func(r service.RegionSpec) bool { return r.Name.Cloud() != service.CloudStatic }) {
+			reasons = "and why it is not; 'skyserve up' does not start engines of static regions: start yours at the addresses in endpoints"
+		}
+		return fmt.Sprintf("everything that was started keeps running; 'skyserve status %s -w' shows when the rest is ready, %s; another 'skyserve up' is not needed", u.spec.Name, reasons)
 	}
 	if u.clouds.localService != nil || u.filter != nil {
 		return fmt.Sprintf("see 'skyserve status %s' and 'skyserve logs %s', then run 'skyserve up %s' again", u.spec.Name, u.spec.Name, u.file)

@@ -19,6 +19,17 @@ import (
 	"skyserve/provision/local"
 )
 
+// The logs of a service have nothing about engines that the user starts.
+func TestUpHintWhileEnginesAreDown(t *testing.T) {
+	for region, want := range map[service.Region]string{"static/paris": "start yours at the addresses in endpoints", "local/us": "'skyserve logs chat' why it is not"} {
+		u := &upRun{spec: &service.Spec{Name: "chat", Regions: []service.RegionSpec{{Name: region}}}}
+		hint := u.afterFailure(&deploy.NotReadyError{Waiting: []string{"paris-0"}})
+		if !strings.Contains(hint, want) || strings.Contains(hint, "skyserve logs") != (region == "local/us") {
+			t.Errorf("%s: %s", region, hint)
+		}
+	}
+}
+
 // For failures that a retry does not fix, the hint of `up` names another command.
 func TestUpHintsAfterPermanentFailure(t *testing.T) {
 	u := &upRun{up: &up{upOptions: &upOptions{file: "chat.yaml"}}, spec: &service.Spec{Name: "chat"}}

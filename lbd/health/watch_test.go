@@ -210,6 +210,27 @@ func TestStepsWorkInTheirRegion(t *testing.T) {
 	}
 }
 
+// A replica that fails its checks because of the configuration has a step that changes the configuration.
+func TestStepsNameTheConfiguration(t *testing.T) {
+	for _, c := range []struct {
+		reason     string
+		standalone bool
+		want       string
+	}{
+		{`GET /v1/models returned my-qwen, not "qwen"`, false, "set models[].name in service.yaml to a name that the engine serves, then run 'skyserve up'"},
+		{`GET /v1/models returned my-qwen, not "qwen"`, true, "set the replica's model to a name that the engine serves"},
+		{"GET /v1/models returned 401 Unauthorized: the engine requires an API key, and none is configured (api_key)", false, "set models[].engine.api_key in service.yaml, or api_key of the replica's endpoint, to env:NAME or file:PATH, then run 'skyserve up'"},
+		{"GET /v1/models returned 403 Forbidden: the engine rejects the key from env:KEY", true, "set the key of the engine with --replica-key, or api_key in the file of --config"},
+		{"connection refused", false, "read the log of its engine, which you started; it receives requests again as soon as it responds"},
+	} {
+		o := healthy(90)
+		o.Own.Name, o.Standalone = "static/paris", c.standalone
+		if got := o.repairCheck("us-1", c.reason); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
+		}
+	}
+}
+
 // `skyserve replica add` requires the model if the service has several.
 func TestStepsNameTheModelOfSeveral(t *testing.T) {
 	full := 0.97

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
 	"skyserve/provision"
@@ -25,6 +27,8 @@ const (
 	// reportTimeout is how long AwaitServing waits for the reports that ready balancers exchange: many times the interval
 	// of their heartbeats.
 	reportTimeout = 3 * time.Second
+	// maxReasonBytes bounds what is read of the reason of a balancer that is not ready, which is a short line.
+	maxReasonBytes = 256
 	// readyPath is a balancer's readiness endpoint, healthPath its liveness endpoint.
 	readyPath  = "/readyz"
 	healthPath = "/healthz"
@@ -240,7 +244,12 @@ func probeProblem(ctx context.Context, url string) string {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Sprintf("GET %s returned %s", url, res.Status)
+		problem := fmt.Sprintf("GET %s returned %s", url, res.Status)
+		body, _ := io.ReadAll(io.LimitReader(res.Body, maxReasonBytes)) // what was read is enough
+		if reason, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n"); reason != "" {
+			problem += ": " + printable.Line(reason)
+		}
+		return problem
 	}
 	return ""
 }
