@@ -283,7 +283,7 @@ func (o *loadOptions) prepareClients(targets []load.Target) (preparedLoad, error
 	if len(o.clients) > 0 {
 		var err error
 		if counts, err = load.ParseClients(o.clients, targets); err != nil {
-			return preparedLoad{}, usage(err, "name the regions of the targets, as in --clients us=40,eu=20; a --target URL without REGION= has the region \"default\"")
+			return preparedLoad{}, usage(err, "for example --clients 40 for each region, or --clients us=40,eu=20 with the regions of the targets; a --target URL without REGION= has the region \"default\"")
 		}
 	}
 	clients, err := load.Clients(workload.Kind(o.workload), targets, counts, o.seed)
@@ -353,6 +353,9 @@ func (o *loadOptions) resultError(r *load.Report) error {
 		return &exitError{code: exitInterrupted, err: errors.New("interrupted")}
 	case r.Requests == 0:
 		return failed(errors.New("no request was sent: no row of the trace matches"), "check --from, --to and --max-input")
+	case r.OK == 0 && r.FirstError == "":
+		return failed(fmt.Errorf("none of %s succeeded: %d cancelled when the load ended, before a response", printable.Count(r.Requests, "request"), r.Cancelled),
+			"a request waits in the queue while no replica is ready or all are full: 'skyserve status' shows their states; --duration sets the length of the load")
 	case r.OK == 0:
 		return failed(fmt.Errorf("none of %s succeeded: %s", printable.Count(r.Requests, "request"), r.FirstError), "")
 	case o.maxFailed >= 0 && r.Failed > o.maxFailed:

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"skyserve/internal/sim/load"
 	"skyserve/internal/sim/workload"
 )
 
@@ -151,6 +152,14 @@ func TestLoadExitCodes(t *testing.T) {
 }
 
 // A service with API keys names the flag for the key.
+func TestLoadWithoutResponsesSaysWhy(t *testing.T) {
+	err := (&loadOptions{maxFailed: -1}).resultError(&load.Report{ClientFigures: load.ClientFigures{Requests: 1, Cancelled: 1}})
+	var coded *exitError
+	if !errors.As(err, &coded) || coded.Error() != "none of 1 request succeeded: 1 cancelled when the load ended, before a response" || !strings.Contains(coded.hint, "skyserve status") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestLoadWithoutKeyNamesTheFlag(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, `{"error":{"message":"missing or invalid API key"}}`, http.StatusUnauthorized)

@@ -167,6 +167,9 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 	} else if err != nil {
 		return usage(err, "")
 	}
+	if !o.quiet {
+		writeSelected(errOut, names, plans)
+	}
 	var reports []*eval.SimReport
 	for i := range plans {
 		report, err := o.runPlan(ctx, plans[i], i > 0, out, errOut)
@@ -179,6 +182,21 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 		return eval.WriteHTML(out, reports)
 	}
 	return nil
+}
+
+// writeSelected lists the scenarios of each name that selects several, which may take long.
+func writeSelected(w io.Writer, names []string, plans []eval.Comparison) {
+	for _, name := range names {
+		var selected []string
+		for i := range plans {
+			if s := plans[i].Scenario.Name; strings.HasPrefix(s, name+"-") {
+				selected = append(selected, s)
+			}
+		}
+		if len(selected) > 1 && !slices.ContainsFunc(plans, func(p eval.Comparison) bool { return p.Scenario.Name == name }) {
+			fmt.Fprintf(w, "%s selects %d scenarios: %s\n", name, len(selected), strings.Join(selected, ", "))
+		}
+	}
 }
 
 // plans returns the comparisons to run, after checking all of them.

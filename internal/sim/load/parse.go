@@ -25,7 +25,7 @@ func ParseTargets(entries []string) ([]Target, error) {
 		}
 		u, err := url.Parse(base)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return nil, fmt.Errorf("--target %s: must be REGION=URL with an http or https URL", entry)
+			return nil, targetError(entry, base)
 		}
 		if region == "" || slices.ContainsFunc(targets, func(t Target) bool { return t.Region == region }) {
 			return nil, fmt.Errorf("--target %s: each target requires its own region, such as us=%s", entry, base)
@@ -37,6 +37,19 @@ func ParseTargets(entries []string) ([]Target, error) {
 		return nil, fmt.Errorf("--target: requires at least one REGION=URL")
 	}
 	return targets, nil
+}
+
+// targetError returns the error of an entry whose URL is not one of HTTP, with the likely meaning of a host and port.
+func targetError(entry, base string) error {
+	rule := "must be REGION=URL, where URL starts with http:// or https://"
+	if base == entry || !strings.Contains(entry, "=") {
+		rule = "must be a URL that starts with http:// or https://, or REGION=URL"
+	}
+	prefix := strings.TrimSuffix(entry, base)
+	if u, err := url.Parse("http://" + base); err == nil && u.Port() != "" && !strings.Contains(base, "://") {
+		rule += "; did you mean " + prefix + u.String() + "?"
+	}
+	return fmt.Errorf("--target %s: %s", entry, rule)
 }
 
 // ParseClients parses numbers of clients of the form REGION=N, or one N for every region. Other regions

@@ -16,9 +16,10 @@ func TestParseTargets(t *testing.T) {
 		{[]string{"http://127.0.0.1:8001/v1"}, "[{default http://127.0.0.1:8001}]", ""},
 		{[]string{"http://h/base?x=1"}, "[{default http://h/base?x=1}]", ""},
 		{nil, "[]", "--target: requires at least one REGION=URL"},
-		{[]string{"us"}, "[]", `--target us: must be REGION=URL with an http or https URL`},
-		{[]string{"us=127.0.0.1:8001"}, "[]", `--target us=127.0.0.1:8001: must be REGION=URL with an http or https URL`},
-		{[]string{"us=ftp://h"}, "[]", `--target us=ftp://h: must be REGION=URL with an http or https URL`},
+		{[]string{"us"}, "[]", `--target us: must be a URL that starts with http:// or https://, or REGION=URL`},
+		{[]string{"us=127.0.0.1:8001"}, "[]", `--target us=127.0.0.1:8001: must be REGION=URL, where URL starts with http:// or https://; did you mean us=http://127.0.0.1:8001?`},
+		{[]string{"localhost:22601"}, "[]", `--target localhost:22601: must be a URL that starts with http:// or https://, or REGION=URL; did you mean http://localhost:22601?`},
+		{[]string{"us=ftp://h"}, "[]", `--target us=ftp://h: must be REGION=URL, where URL starts with http:// or https://`},
 		{[]string{"us=http://a", "us=http://b"}, "[]", `--target us=http://b: each target requires its own region, such as us=http://b`},
 		{[]string{"=http://a"}, "[]", `--target =http://a: each target requires its own region, such as us=http://a`},
 	} {

@@ -146,7 +146,7 @@ func TestWriteTable(t *testing.T) {
 		Interrupted: true, RowsSkipped: &omitted, Delayed: &delayed,
 	}
 	want := `requests   14 ok, 3 rejected, 4 failed, 1 cancelled
-rates      0.2 requests/s, 1234 output tokens/s over 60.0 s; without 2 ok requests that ended after this time
+rates      0.2 requests/s, 1234 output tokens/s over 60.0 s; not counted in the rates: 2 ok requests that ended later
 tokens     5000 prompt, 900 output; prefix hits 87.6%
 forwarded  2
 

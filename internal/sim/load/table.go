@@ -37,7 +37,7 @@ func (r *Report) summary(b *strings.Builder) {
 	}
 	later := ""
 	if n := r.OK - int(math.Round(r.RequestsPerSecond*r.DurationSeconds)); n > 0 {
-		later = fmt.Sprintf("; without %d ok requests that ended after this time", n)
+		later = fmt.Sprintf("; not counted in the rates: %s that ended later", printable.Count(n, "ok request"))
 	}
 	t.Rowf("rates\t%.1f requests/s, %.0f output tokens/s over %.1f s%s", r.RequestsPerSecond, r.OutputTokensPerSecond, r.DurationSeconds, later)
 	t.Rowf("tokens\t%d prompt, %d output; prefix hits %s", r.PromptTokens, r.OutputTokens, share(r.PrefixHitRate))
