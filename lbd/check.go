@@ -187,12 +187,12 @@ func checkPeerToken(p *problems, cfg service.BalancerConfig) {
 	if len(cfg.Peers) == 0 || cfg.PeerToken != "" {
 		return
 	}
-	const next = "set peer_token (the environment variable SKYSERVE_PEER_TOKEN), the same for all balancers of the service"
+	const next = "set the environment variable SKYSERVE_PEER_TOKEN (or peer_token in the file of --config) to a secret of your own, the same for all balancers of the service"
 	switch {
 	case requiresKeys(&cfg):
-		p.addProblem("peer_token", "is required: it distinguishes peers from clients, which must present keys", next)
+		p.addProblem("peer_token", "is required: SKYSERVE_PEER_TOKEN distinguishes peers from clients, which must present keys", next)
 	case slices.ContainsFunc(cfg.Peers, onOtherMachine):
-		p.addProblem("peer_token", "is required: without it a balancer accepts only peers on its own machine", next)
+		p.addProblem("peer_token", "is required: without SKYSERVE_PEER_TOKEN a balancer accepts only peers on its own machine", next)
 	}
 }
 

@@ -85,13 +85,13 @@ func TestCheck(t *testing.T) {
 		{"peer with the balancer's id", peer(service.PeerConfig{ID: "lb-us-0", URL: "http://127.0.0.1:2"}), `peers[0]: id "lb-us-0" is already used by id`},
 		{"negative peer RTT", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1:2", EmulateRTT: -1}), "peers[0].emulate_rtt: must be at least 0, got -1ns"},
 		{"peer on this machine", peer(service.PeerConfig{ID: "eu", URL: "http://127.0.0.1"}), ""},
-		{"peer on another machine without a peer token", peer(service.PeerConfig{ID: "eu", URL: "http://10.0.0.1:8000"}), "peer_token: is required: without it a balancer accepts only peers on its own machine"},
+		{"peer on another machine without a peer token", peer(service.PeerConfig{ID: "eu", URL: "http://10.0.0.1:8000"}), "peer_token: is required: without SKYSERVE_PEER_TOKEN a balancer accepts only peers on its own machine"},
 		{"peer on another machine", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.PeerToken = []service.PeerConfig{{ID: "eu", URL: "http://10.0.0.1:8000"}}, "t"
 		}, ""},
 		{"keys without a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}
-		}, "peer_token: is required: it distinguishes peers from clients, which must present keys"},
+		}, "peer_token: is required: SKYSERVE_PEER_TOKEN distinguishes peers from clients, which must present keys"},
 		{"keys and a peer token", func(c *service.BalancerConfig, _ *Options) {
 			c.Peers, c.Balancer.Auth, c.PeerToken = []service.PeerConfig{{ID: "eu", URL: "http://127.0.0.1:2"}}, &service.Auth{KeysFrom: "env:KEYS"}, "t"
 		}, ""},

@@ -209,10 +209,10 @@ func TestIdentitiesAreChecked(t *testing.T) {
 		{"peer over http", `peers[0].url: must be https://HOST:PORT, got "http://10.0.0.1:8000"`, func(c *service.BalancerConfig) {
 			c.PeerToken, c.Peers = "p", []service.PeerConfig{{ID: "p", URL: "http://10.0.0.1:8000"}}
 		}},
-		{"peer on another machine without token", "peer_token: is required: without it a balancer accepts only peers on its own machine", func(c *service.BalancerConfig) {
+		{"peer on another machine without token", "peer_token: is required: without SKYSERVE_PEER_TOKEN a balancer accepts only peers on its own machine", func(c *service.BalancerConfig) {
 			c.Peers = []service.PeerConfig{{ID: "here", URL: "https://127.0.0.1:8001"}, {ID: "p", URL: "https://10.0.0.1:8001"}}
 		}},
-		{"keys without token", "peer_token: is required: it distinguishes peers from clients, which must present keys", func(c *service.BalancerConfig) {
+		{"keys without token", "peer_token: is required: SKYSERVE_PEER_TOKEN distinguishes peers from clients, which must present keys", func(c *service.BalancerConfig) {
 			c.Balancer.Auth = &service.Auth{KeysFrom: "env:KEYS"}
 			c.Peers = []service.PeerConfig{{ID: "here", URL: "https://127.0.0.1:8001"}}
 		}},

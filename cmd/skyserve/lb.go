@@ -211,7 +211,7 @@ func newLog(w io.Writer, level slog.Level, format string) (*slog.Logger, error) 
 }
 
 // hintBalancerFile follows an error of the file of --config.
-const hintBalancerFile = "the file of --config configures one balancer (example: systemd/lb.yaml of an archive, internal/packaging/lb.yaml of the repository); a service.yaml is for 'skyserve up'"
+const hintBalancerFile = "the file of --config configures one balancer (example: systemd/lb.yaml in a release's archive, internal/packaging/lb.yaml in the repository); a service.yaml is for 'skyserve up'"
 
 // configuration returns the configuration of --config, or the one that the flags describe.
 func (f *lbFlags) configuration(cmd *cobra.Command) (cfg service.BalancerConfig, err error) {
@@ -293,7 +293,7 @@ func setReplicaKeys(replicas []service.ReplicaConfig, values []string) error {
 			id, source = name, rest
 		}
 		if !service.IsSecretRef(source) { // not quoted: it may be a key
-			return errors.New("--replica-key: must be env:NAME, file:PATH or ID=SOURCE, never the key itself")
+			return errors.New("--replica-key: must be env:NAME or file:PATH, or ID=env:NAME for one replica of --replica ID=URL; never the key itself")
 		}
 		i := slices.IndexFunc(replicas, func(r service.ReplicaConfig) bool { return id != "" && r.ID == id })
 		switch {
