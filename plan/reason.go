@@ -154,9 +154,21 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 	}
 	why := "; no constraint requires more"
 	if len(c.Binding) > 0 {
-		why = "; determined by " + bindingWords.Replace(strings.Join(c.Binding, ", "))
+		why = "; determined by " + bindingText(c.Binding)
 	}
 	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.describeCurrent(c, i, j), do, w.describeForwarding(j), why)
+}
+
+// bindingText describes the constraints that determine a number of replicas. In a region with a fixed number of machines,
+// the user has set none of the limits.
+func bindingText(binding []string) string {
+	text := strings.Join(binding, ", ")
+	for _, b := range binding {
+		if n, isMin := strings.CutPrefix(b, "min "); isMin {
+			text = strings.Replace(text, fmt.Sprintf("min %s, max %s, capacity %s", n, n, n), fmt.Sprintf("the minimum, maximum and offering's limit, all %s (in a static region by default the number of endpoints)", n), 1)
+		}
+	}
+	return bindingWords.Replace(text)
 }
 
 // bindingWords spells out the names of constraints in a reason.

@@ -16,6 +16,19 @@ func twoRegions() *Problem {
 	}
 }
 
+// A region with a fixed number of machines says where the number comes from.
+func TestReasonOfFixedNumber(t *testing.T) {
+	for want, binding := range map[string][]string{
+		"local demand, the minimum, maximum and offering's limit, all 2 (in a static region by default the number of endpoints)": {"local demand", "min 2", "max 2", "capacity 2"},
+		"the minimum of 1, the maximum of 2, the offering's limit of 2":                                                          {"min 1", "max 2", "capacity 2"},
+		"the minimum of 2": {"min 2"},
+	} {
+		if got := bindingText(binding); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // A reason contains the time of the peak, the current capacity, the change of cost, and the
 // forwarding between regions.
 func TestReasons(t *testing.T) {

@@ -115,7 +115,7 @@ func (p Proposal) writeCosts(b *bytes.Buffer) {
 	if p.TotalCostUSD != nil && p.LowerBoundUSD != nil && p.Gap != nil {
 		fmt.Fprintf(b, ", cost $%.2f for one hour, including start-up costs, lower bound $%.2f (gap %.2g %%)", *p.TotalCostUSD, *p.LowerBoundUSD, 100**p.Gap)
 		if t := p.CostPerHour.Planned; t != nil && *t == 0 && *p.TotalCostUSD > 0 {
-			b.WriteString("; none of these machines is billed: this cost uses the prices under Assumed")
+			b.WriteString("; no machine is billed: this cost only compares plans, at the prices under Assumed")
 		} else if p.costsLessThanBilled() {
 			b.WriteString("; the cost per hour is higher: Assumed has the reason")
 		}

@@ -153,7 +153,7 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 	cmd.ValidArgsFunction = completeIDs(&o.service)
 	registerReason(cmd.Flags(), &o.reason)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return o.applyDecision(cmd, func(ctx context.Context, s *scaling) error {
+		err := o.applyDecision(cmd, func(ctx context.Context, s *scaling) error {
 			asked := false // once for all replicas of the command
 			s.BeforeRemoval = func(ctx context.Context) error {
 				if asked {
@@ -164,6 +164,12 @@ func (o *replicaOptions) verb(cmd *cobra.Command, on func(id string) decision) *
 			}
 			return changeEach(ctx, s.errOut, args, func(id string) error { return on(id)(ctx, s) })
 		})
+		if missing := (*deploy.NoReplicaError)(nil); errors.As(err, &missing) {
+			if _, other := findService(missing.ID); other == nil {
+				return notFound(err, fmt.Sprintf("%s is a service; the arguments are replicas, and --service names the service: %s ID... --service %s", missing.ID, cmd.CommandPath(), missing.ID))
+			}
+		}
+		return err
 	}
 	return cmd
 }

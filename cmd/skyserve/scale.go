@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
@@ -186,8 +187,11 @@ func (s *scaling) result(ctx context.Context, err error) error {
 // decisionError returns the error with a hint if err is a decision that service.yaml does not allow, or about a
 // replica that does not exist; nil for any other error.
 func decisionError(err error) error {
+	var bounds *deploy.BoundsError
 	switch {
-	case errors.As(err, new(*deploy.BoundsError)):
+	case errors.As(err, &bounds) && bounds.Region.Cloud() == service.CloudStatic:
+		return usage(err, "set the bounds of the region in service.yaml, for example replicas: {min: 1}, then run 'skyserve up'")
+	case bounds != nil:
 		return usage(err, "change the bounds in service.yaml, then run 'skyserve up'")
 	case errors.Is(err, deploy.ErrNotManaged):
 		return usage(err, "change regions[].endpoints in service.yaml, then run 'skyserve up'")

@@ -137,7 +137,11 @@ type BoundsError struct {
 
 // Error returns a message with the requested and the allowed counts.
 func (e *BoundsError) Error() string {
-	return fmt.Sprintf("%s in %s: replicas must be %d to %d (replicas.min and max of service.yaml), would be %d", e.Model, e.Region, e.Min, e.Max, e.Count)
+	source := "replicas.min and max of service.yaml"
+	if e.Region.Cloud() == service.CloudStatic {
+		source += ", by default the number of endpoints"
+	}
+	return fmt.Sprintf("%s in %s: replicas must be %d to %d (%s), would be %d", e.Model, e.Region, e.Min, e.Max, source, e.Count)
 }
 
 // NoReplicaError is an ID that no replica of the service has.
