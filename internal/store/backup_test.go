@@ -167,7 +167,7 @@ func TestRestoreKeepsNewerDataUnlessForced(t *testing.T) {
 		return err
 	}
 	var newer *telemetry.NewerStoreError
-	if err := restore(file, "chat", false); !errors.As(err, &newer) || !strings.Contains(err.Error(), "discards everything since the backup") {
+	if err := restore(file, "chat", false); !errors.As(err, &newer) || !strings.Contains(err.Error(), "discards everything stored since the backup") {
 		t.Errorf("got %v", err)
 	}
 	var bad *telemetry.BackupError
