@@ -116,7 +116,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.StringSliceVar(&b.AllowParameters, "allow-parameter", nil, "allow the request parameter `NAME`, which is rejected by default for security: docs/security.md lists them (repeatable)")
 	flags.BoolVar(&b.AccessLog, "access-log", false, "log one line per request")
 	flags.StringVar(&b.Traces, "traces", "", "base `URL` of the OpenTelemetry collector that receives traces (default: "+trace.EnvEndpoint+", or none)")
-	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "allow POST /add_worker, which attaches a replica as in SGLang's router, also for internet addresses in `CIDR` (repeatable)")
+	flags.StringArrayVar(&f.allow, "allow-replicas", nil, "network in `CIDR` notation of replicas that POST /add_worker may attach, beside those of this machine and of private networks (repeatable)")
 	flags.BoolVar(&f.insecure, "insecure-no-auth", false, "disable authentication on the public address")
 	flags.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")

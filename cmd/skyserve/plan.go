@@ -58,9 +58,9 @@ func newPlanCmd() *cobra.Command {
 		Long: `Forecast the load and compute the cheapest replicas that serve it: counts per model,
 region, GPU and capacity type, with the reason for each. Without --apply nothing is
 changed. With --apply, new replicas are added; when they are ready, excess ones are drained,
-then stopped or donated, within regions[].replicas.min and .max. Changes are stored with the
-service, and 'skyserve up' keeps them. If a zone has no capacity, --apply tries the next zone,
-capacity type, GPU and region, as 'skyserve up' does.
+then stopped (or donated: autoscale.donate), within regions[].replicas.min and .max. Changes
+are stored with the service, and 'skyserve up' keeps them. If a zone has no capacity, --apply
+tries the next zone, capacity type, GPU and region, as 'skyserve up' does.
 
 PEAK TOK/S is the planned peak: by default the median of the forecast peak (--peak-quantile).
 'skyserve status' and 'skyserve top' show its 95th percentile.

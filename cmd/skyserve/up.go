@@ -91,10 +91,10 @@ the file, then the other regions of the service. Each VM generates its own key, 
 enrolled once, and receives its configuration and secrets over mutual TLS; user data and
 tags contain neither. skyserve uses the credentials of the clouds' own command-line tools.
 
-Before it changes anything, up polls VMs and local processes that do not respond, for up to
---replace-after (--timeout does not limit this). It replaces those that still do not respond,
-but only if the network is not the cause: for a balancer, another balancer must respond; for
-a replica, a balancer of its region. docs/failures.md lists what the controller replaces
+VMs and local processes that have ended are replaced at once. Those that run and do not
+respond are polled before anything changes, for up to --replace-after (--timeout does not
+limit this), and replaced if they still do not respond, but only if the network is not the
+cause: for a balancer, another balancer must respond; for a replica, a balancer of its region. docs/failures.md lists what the controller replaces
 while up does not run.
 
 In each cloud, up uploads its own binary to a private bucket of the service, from which

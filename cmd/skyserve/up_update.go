@@ -118,13 +118,14 @@ func (u *upRun) removeMember(ctx context.Context, c provision.Change, have []pro
 }
 
 // keptMemberError adds to an error what helps where a member of the store was kept whose process has ended: the others may
-// have no majority without it, and only the earlier service.yaml starts it.
+// have no majority without it, and only the earlier service.yaml starts it. Even that may not suffice: while the store still
+// counts a fourth member, up waits in vain for a majority before it starts the kept one.
 func (u *upRun) keptMemberError(err error, kept provision.Changes) error {
 	i := slices.IndexFunc(kept, func(c provision.Change) bool { return u.removesMember(c) && c.Observed.TerminatedReason != "" })
 	if i < 0 {
 		return err
 	}
-	return &exitError{code: exitPartial, err: withoutRepeats(err), hint: fmt.Sprintf("%s is kept, because the store may have no majority without its copy: run 'skyserve up' with the earlier service.yaml, wait until 'skyserve status %s' shows 'store: replicated', then run 'skyserve up %s' again", kept[i].ID(), u.spec.Name, u.file)}
+	return &exitError{code: exitPartial, err: withoutRepeats(err), hint: fmt.Sprintf("%s is kept, because the store may have no majority without its copy: run 'skyserve up' with the earlier service.yaml, wait until 'skyserve status %s' shows 'store: replicated', then run 'skyserve up %s' again; if it gets no majority, only 'skyserve down' helps, which deletes the history", kept[i].ID(), u.spec.Name, u.file)}
 }
 
 // isBeforeUpdates reports whether updateBalancers applies a change before it replaces balancers: launches and repairs.

@@ -88,7 +88,7 @@ var eventKinds = []struct {
 	{EventApply, "an operator applied a plan"},
 	{EventRolloutBegin, "'skyserve up' or 'skyserve down' began to change the service"},
 	{EventRolloutEnd, "'skyserve up' ended or failed; after 'skyserve down' no balancer can record it"},
-	{EventReload, "a balancer reloaded its configuration, and keys of it changed"},
+	{EventReload, "a balancer reloaded its configuration file, whose settings had changed"},
 	{EventKeys, "API keys of clients or engines changed"},
 	{EventCertificate, "a certificate was obtained or renewed"},
 	{EventOperator, "an operator was added or revoked"},
