@@ -94,8 +94,8 @@ tags contain neither. skyserve uses the credentials of the clouds' own command-l
 VMs and local processes that have ended are replaced at once. Those that run and do not
 respond are polled before anything changes, for up to --replace-after (--timeout does not
 limit this), and replaced if they still do not respond, but only if the network is not the
-cause: for a balancer, another balancer must respond; for a replica, a balancer of its region. docs/failures.md lists what the controller replaces
-while up does not run.
+cause: for a balancer, another balancer must respond; for a replica, a balancer of its
+region. docs/failures.md lists what the controller replaces while up does not run.
 
 In each cloud, up uploads its own binary to a private bucket of the service, from which
 VMs download it with their own identity. If this binary does not run on VMs (Linux on
