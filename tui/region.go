@@ -124,20 +124,18 @@ func nearestRTT(r *telemetry.RegionSnapshot) *float64 {
 
 // readyCount returns the number of ready replicas.
 func readyCount(replicas []telemetry.ReplicaSnapshot) int {
-	n := 0
-	for i := range replicas {
-		if replicas[i].State == service.StateReady {
-			n++
-		}
-	}
-	return n
+	return countInState(replicas, service.StateReady)
 }
 
 // donatedCount returns the number of donated replicas, which serve other work.
 func donatedCount(replicas []telemetry.ReplicaSnapshot) int {
+	return countInState(replicas, service.StateDonated)
+}
+
+func countInState(replicas []telemetry.ReplicaSnapshot, state service.ReplicaState) int {
 	n := 0
 	for i := range replicas {
-		if replicas[i].State == service.StateDonated {
+		if replicas[i].State == state {
 			n++
 		}
 	}
