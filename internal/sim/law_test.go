@@ -64,3 +64,25 @@ func TestOneReplicaServesAsMuchWithCost(t *testing.T) {
 		t.Errorf("cost serves %.3f times the tokens of skylb", cost/skylb)
 	}
 }
+
+// Requests with the same prompt that arrive at once have it computed once. Engines cache a prompt when its step ends, so
+// cost computed it again and again in a burst, and skylb, which sends four requests at a time, less often.
+func TestBurstIsComputedOnce(t *testing.T) {
+	const runs = 4
+	s := Mixture(1900069)
+	if s.Workload != workload.Bursts || len(s.Engines) != 1 {
+		t.Fatalf("drew %s", s.Title)
+	}
+	mean := func(policy string) (throughput float64) {
+		for seed := range uint64(runs) {
+			f := run(t, &s, Setup{Policy: policy, Push: push(t, "pending"), Layout: Regional, Seed: seed + 1}).Figures
+			throughput += f.OutputTokensPerSecond / runs
+		}
+		return throughput
+	}
+	cost, skylb := mean("cost"), mean("skylb")
+	t.Logf("cost %.0f tokens/s, skylb %.0f", cost, skylb)
+	if cost < skylb {
+		t.Errorf("cost serves %.3f times the tokens of skylb", cost/skylb)
+	}
+}

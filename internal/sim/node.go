@@ -177,7 +177,7 @@ func (w *world) arrive(l *leg) {
 	l.node.legs[f.id], l.registered = l, true
 	req := core.Request{
 		ID: f.id, Model: model, Session: f.request.Session, Tier: f.request.Tier,
-		Prompt: f.key, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age, MaxWait: l.wait,
+		Prompt: f.key, Streamed: true, PromptTokens: f.promptTokens(), MaxTokens: f.maxNew, Hop: l.hop, SessionAge: l.age, MaxWait: l.wait,
 	}
 	if l.up != nil {
 		req.From = l.up.node.id

@@ -44,6 +44,11 @@ type request struct {
 	uncached   int
 	promptWork int
 	answerWork int
+	// matchAtSend is the number of bytes of its prompt that its target was expected to have cached. prefillExpectedAt is
+	// when the target was expected to begin to compute the others. awaitsPrefill: see awaitsSharedPrefill.
+	matchAtSend       int
+	prefillExpectedAt time.Duration
+	awaitsPrefill     bool
 	// matchInProgress: uncached assumes a match with a prompt that the target may still have been computing.
 	matchInProgress bool
 	superseded      int // bytes of the match that uncached assumes (policy.Candidate.SupersededBytes)
@@ -232,7 +237,7 @@ func (b *Balancer) handleArrived(now time.Duration, in *Request) {
 		b.waitsForReport = b.waitsForReport || awaits
 		b.placeWaiting(now, q)
 		if r.target == nil {
-			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID(), Reason: b.queueReason(now, r.Model)})
+			b.addAction(Action{Kind: ActionQueue, ID: r.ID, Target: r.waitsForID(), Reason: b.queueReason(now, r)})
 		}
 	}
 }

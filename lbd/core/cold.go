@@ -35,11 +35,13 @@ func (b *Balancer) servedByPeer(now time.Duration, model string) bool {
 	return false
 }
 
-// queueReason returns the reason for which a request of a model waits; empty if it waits for
-// capacity.
-func (b *Balancer) queueReason(now time.Duration, model string) string {
-	if b.IsCold(now, model) {
+// queueReason returns the reason for which a request waits; empty if it waits for capacity.
+func (b *Balancer) queueReason(now time.Duration, r *request) string {
+	switch {
+	case b.IsCold(now, r.Model):
 		return QueuedForStart
+	case r.awaitsPrefill:
+		return QueuedForPrefill
 	}
 	return ""
 }

@@ -74,6 +74,8 @@ type Request struct {
 	Tier    service.Tier `json:"tier,omitempty"`
 	// Prompt is the chain of hashes of the rendered prompt, never its text.
 	Prompt prefix.Key `json:"prompt,omitempty"`
+	// Streamed: its response is a stream, so that its first token shows that its prompt has been computed.
+	Streamed bool `json:"streamed,omitempty"`
 	// PromptTokens is an estimate until the engine reports the count.
 	PromptTokens int `json:"prompt_tokens,omitempty"`
 	// MaxTokens bounds the answer; 0 = no bound set by the client.
@@ -244,7 +246,7 @@ type ActionKind string
 const (
 	ActionDispatch ActionKind = "dispatch" // send request ID to replica Target
 	ActionForward  ActionKind = "forward"  // send request ID to peer Target with Hop
-	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set; Reason is QueuedForStart or empty. Nothing to perform
+	ActionQueue    ActionKind = "hold"     // request ID stays in the queue, held for replica Target if set; Reason is QueuedForStart, QueuedForPrefill or empty. Nothing to perform
 	ActionBounce   ActionKind = "bounce"   // return request ID to peer Target
 	ActionReject   ActionKind = "reject"   // end request ID with Reason
 	ActionAbort    ActionKind = "abort"    // stop request ID at Target: its client disconnected

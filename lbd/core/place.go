@@ -200,6 +200,7 @@ func (b *Balancer) placeRequest(now time.Duration, q *queue, r *request) bool {
 // up to date again.
 func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	q.releaseHold(r)
+	r.awaitsPrefill = false
 	sharedPrefix := b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
@@ -217,12 +218,15 @@ func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 		b.updateHeld(r.waitsFor)
 		return false
 	}
+	t, c := b.targets[choice.Index], &b.candidates[choice.Index]
+	if r.awaitsPrefill = b.awaitsSharedPrefill(now, r, t, c); r.awaitsPrefill {
+		return false
+	}
 	b.dequeue(r)
-	r.uncached, r.superseded = uncached(r, &b.candidates[choice.Index]), b.candidates[choice.Index].SupersededBytes
-	t := b.targets[choice.Index]
-	r.matchInProgress = t.isComputing(r.Prompt, b.candidates[choice.Index].MatchBytes)
+	r.uncached, r.matchAtSend, r.superseded = uncached(r, c), c.MatchBytes, c.SupersededBytes
+	r.matchInProgress = t.isComputing(r.Prompt, c.MatchBytes)
 	b.sendRequest(now, r, t, b.recordDecision(now, r, choice))
-	b.describeTarget(now, q, t, &b.candidates[choice.Index])
+	b.describeTarget(now, q, t, c)
 	return true
 }
 
@@ -274,6 +278,7 @@ func nextHop(r *request, t *target) Hop {
 func (b *Balancer) sendRequest(now time.Duration, r *request, t *target, d *Decision) {
 	r.target, r.sentAt, r.firstTokenAt = t, now, 0
 	r.attempts++
+	r.expectPrefill(now, t)
 	b.estimateWork(r)
 	b.queue(r.Model).recordSent(r)
 	t.addOutstanding(r)

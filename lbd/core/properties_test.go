@@ -105,6 +105,7 @@ func (w *world) draw(rt *rapid.T) Event {
 		r.Tenant = rapid.SampledFrom([]string{"", "", "t1", "t2"}).Draw(rt, "tenant")
 		r.Tier = rapid.SampledFrom([]service.Tier{"", service.TierFast, service.TierNormal, service.TierDeferred}).Draw(rt, "tier")
 		r.PromptTokens = rapid.IntRange(0, 100).Draw(rt, "prompt tokens")
+		r.Streamed = rapid.Bool().Draw(rt, "streamed")
 		r.MaxTokens = rapid.SampledFrom([]int{0, 0, 10, 500}).Draw(rt, "max tokens")
 		r.Fingerprint = uint64(rapid.IntRange(0, 3).Draw(rt, "fingerprint"))
 		if rapid.IntRange(0, 4).Draw(rt, "forwarded") == 0 {

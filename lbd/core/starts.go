@@ -91,10 +91,7 @@ func (t *target) stillRunning() (running policy.Maybe[int], kv policy.Maybe[floa
 
 // isComputing reports whether the first bytes of a prompt may be those of a prompt that t has not computed yet.
 func (t *target) isComputing(prompt prefix.Key, bytes int) bool {
-	last := min(bytes/prefix.BlockBytes, len(prompt)) - 1
-	return last >= 0 && slices.ContainsFunc(t.unstarted, func(r *request) bool {
-		return len(r.Prompt) > last && r.Prompt[last] == prompt[last] // chain hashes: all earlier ones are equal too
-	})
+	return slices.ContainsFunc(t.unstarted, func(r *request) bool { return r.beginsWith(prompt, bytes) })
 }
 
 // unconfirmedSlots returns the number of further requests that may be sent to t before one of its requests is

@@ -149,6 +149,8 @@ func (p *page) writePart(s *Explanation, d *record.RequestRecord) {
 			state += ", for replica " + d.HeldFor
 		} else if d.Reason == core.QueuedForStart {
 			state += ": " + waitsForStart
+		} else if d.Reason == core.QueuedForPrefill {
+			state += ": " + waitsForPrefill
 		}
 		p.writeAction(state)
 	}
@@ -217,7 +219,7 @@ const minShownWait = 1
 func (p *page) writeDecision(t *record.Attempt, waited float64) {
 	d := t.Decision
 	if waited >= minShownWait {
-		p.writeDetail(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.HeldFor, t.Cold)))
+		p.writeDetail(fmt.Sprintf("Queued for %s: %s.", millis(waited), whyWaiting(d.Policy, t.HeldFor, t.Cold, t.SharedPrefill)))
 	} else {
 		p.writeDetail("Not queued.")
 	}

@@ -81,10 +81,14 @@ func choosesSmallestCache(policyName string) bool {
 }
 
 // whyWaiting describes why a request stays queued under a policy. keptFor is the replica that it
-// was held for on arrival, if any; cold means that its model had no replica.
-func whyWaiting(policyName, keptFor string, cold bool) string {
-	if cold {
+// was held for on arrival, if any; cold means that its model had no replica, sharedPrefill that another
+// request's prompt was to be computed first.
+func whyWaiting(policyName, keptFor string, cold, sharedPrefill bool) string {
+	switch {
+	case cold:
 		return waitsForStart
+	case sharedPrefill:
+		return waitsForPrefill
 	}
 	if keptFor != "" {
 		return keptFor + ", though full, was expected to be faster than any other target"
@@ -98,6 +102,9 @@ func whyWaiting(policyName, keptFor string, cold bool) string {
 // waitsForStart is why a request of a model that scales to zero is queued.
 const waitsForStart = "the model had no replica, waiting for one to start"
 
+// waitsForPrefill is why a request is queued whose prompt begins like one that its replica is about to compute.
+const waitsForPrefill = "its replica was about to compute the beginning of its prompt for another request, and to cache it"
+
 // noLiveReplica is the reason for which a balancer returns a request to the peer that forwarded it.
 const noLiveReplica = "no live replica here"
 
@@ -107,7 +114,7 @@ func Why(r telemetry.RequestSummary) string {
 	rejection, rejected := rejectedBecause[r.Reason]
 	switch {
 	case r.State == "queued":
-		return whyWaiting(r.Policy, r.Target, r.Reason == core.QueuedForStart)
+		return whyWaiting(r.Policy, r.Target, r.Reason == core.QueuedForStart, r.Reason == core.QueuedForPrefill)
 	case r.State == "bounced":
 		return noLiveReplica
 	case rejected:

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"skyserve/lbd/core"
+	"skyserve/lbd/policy"
 	"skyserve/lbd/record"
 )
 
@@ -94,5 +95,37 @@ func TestDecisionContainsReservedReplica(t *testing.T) {
 	b.mu.Unlock()
 	if kept != "us-0" || e.HeldFor != "" || len(e.Attempts) != 1 || e.Attempts[0].HeldFor != "us-0" {
 		t.Errorf("kept for %q, then %+v", kept, e)
+	}
+}
+
+// A streamed request waits while its replica is about to compute the same prompt for another one, and its record says
+// so. A prompt of 100,000 tokens is ahead of both.
+func TestRequestAwaitsTheSamePrompt(t *testing.T) {
+	o := testOptions(t)
+	o.Core.Policy = policy.NewCost()
+	b := start(t, o)
+	release := make(chan struct{})
+	b.attach("us-0", engine(t, func(w http.ResponseWriter, r *http.Request) {
+		<-release
+		speak("a", "b")(w, r)
+	}))
+	body := func(prompt string) string {
+		return `{"model":"` + testModel + `","stream":true,"messages":[{"role":"user","content":"` + prompt + `"}]}`
+	}
+	done := make(chan *http.Response)
+	for i, prompt := range []string{strings.Repeat("ahead of both ", 30_000), strings.Repeat("the same ", 2000), strings.Repeat("the same ", 2000)} {
+		go func() { done <- b.post(chatPath, body(prompt), fmt.Sprintf("X-Request-ID: r%d", i)) }()
+		b.until(func() bool { c := b.View().Counts; return c.Outstanding+c.Queued == i+1 })
+	}
+	if c := b.View().Counts; c.Queued != 1 {
+		t.Errorf("%d requests are queued, want the last", c.Queued)
+	}
+	close(release)
+	for range 3 {
+		read(t, <-done)
+	}
+	b.settled()
+	if d, _ := b.Decision("r2"); len(d.Attempts) != 1 || !d.Attempts[0].SharedPrefill {
+		t.Errorf("attempts %+v", d.Attempts)
 	}
 }

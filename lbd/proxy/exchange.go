@@ -188,7 +188,7 @@ func (x *exchange) admit() (*core.Request, *openai.Error) {
 func (x *exchange) coreRequest(holder string) *core.Request {
 	return &core.Request{
 		Model: x.placedModel(), Adapter: x.placedAdapter(), Tenant: x.tenant, Session: x.session, Tier: x.tier, Prompt: x.answer.Rendering.Key(),
-		PromptTokens: x.promptTokens, MaxTokens: x.maxOutput, Completions: coreAnswers(x.parallelAnswers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
+		Streamed: x.streamWanted, PromptTokens: x.promptTokens, MaxTokens: x.maxOutput, Completions: coreAnswers(x.parallelAnswers), Hop: x.hop, From: x.from, SessionAge: x.sessionAge,
 		MaxWait: cmp.Or(x.maxWait, x.fallbackWait()), PinnedTo: holder, Fingerprint: x.fingerprint, Kills: x.kills,
 		TimeToDeadline: x.due, Age: x.age,
 	}

@@ -63,7 +63,7 @@ func (f *inFlight) abort() { f.cancel(errAborted) }
 // recordAction writes an action to the request record.
 func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 	e := f.entry
-	cold := e.State == record.StateQueued && e.Reason == core.QueuedForStart
+	queued, reason := e.State == record.StateQueued, e.Reason
 	e.Kind, e.Target, e.Reason, e.Decision = a.Kind, a.Target, a.Reason, a.Decision
 	switch a.Kind {
 	case core.ActionDispatch, core.ActionForward:
@@ -76,7 +76,8 @@ func (f *inFlight) recordAction(now time.Duration, a *core.Action) {
 		return // finalize or abandonInFlight records the end
 	}
 	e.Attempts = append(e.Attempts, record.Attempt{
-		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor, Cold: cold,
+		AtMillis: millis(now - f.arrived), Kind: a.Kind, Target: a.Target, Reason: a.Reason, Decision: a.Decision, HeldFor: e.HeldFor,
+		Cold: queued && reason == core.QueuedForStart, SharedPrefill: queued && reason == core.QueuedForPrefill,
 		Engines: slices.Clone(a.DeadReplicas), Model: f.model,
 	})
 	e.HeldFor = ""

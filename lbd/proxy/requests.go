@@ -80,7 +80,7 @@ func summaryOf(d *record.RequestRecord, age time.Duration, policy string) teleme
 	}
 	if isQueued(d) {
 		s.State, s.QueuedMillis, s.Policy, s.Reason = record.StateQueued, millis(age)-requeuedAt, policy, ""
-		if d.Reason == core.QueuedForStart {
+		if d.Reason == core.QueuedForStart || d.Reason == core.QueuedForPrefill {
 			s.Reason = d.Reason
 		}
 		s.Target, s.Forwarded, s.MatchBytes = d.HeldFor, false, 0

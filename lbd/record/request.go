@@ -73,6 +73,9 @@ type Attempt struct {
 	HeldFor string `json:"held_for,omitempty"`
 	// Cold means that it waited until then for the model's first replica to start.
 	Cold bool `json:"cold,omitempty"`
+	// SharedPrefill means that it waited from its arrival for the computation of another prompt
+	// (core.QueuedForPrefill).
+	SharedPrefill bool `json:"shared_prefill,omitempty"`
 	// Engines are those of core.Action: the failed engines that caused the rejection of the
 	// request.
 	Engines []string `json:"engines,omitempty"`

@@ -62,7 +62,7 @@ func randomEvent(r *rapid.T) core.Event {
 	e.Request = &core.Request{
 		ID: e.ID, Model: model.Draw(r, "model"), Session: id.Draw(r, "session"), Tenant: id.Draw(r, "tenant"),
 		Tier: rapid.SampledFrom([]service.Tier{"IW-F", "IW-N", "NIW", ""}).Draw(r, "tier"), Prompt: rapid.SliceOfN(rapid.Uint64Range(0, 3), 0, 5).Draw(r, "prompt"), PromptTokens: number.Draw(r, "prompt tokens"),
-		MaxTokens: number.Draw(r, "max tokens"), Hop: hop.Draw(r, "hop"), From: target.Draw(r, "from"),
+		Streamed: rapid.Bool().Draw(r, "streamed"), MaxTokens: number.Draw(r, "max tokens"), Hop: hop.Draw(r, "hop"), From: target.Draw(r, "from"),
 		SessionAge: duration.Draw(r, "age"), MaxWait: duration.Draw(r, "wait"),
 	}
 	e.Outcome = &core.Outcome{
