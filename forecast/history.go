@@ -22,21 +22,23 @@ type History struct {
 	Minutes int
 	// Series are sorted by model, region and tier.
 	Series []TokenSeries
+	// Report lists the flaws of the samples of prompt tokens.
+	Report BuildReport
 }
 
 // NewHistory creates a history from samples of prompt tokens by minute and samples of cached tokens
 // with the same keys, sources and times. It fails like BuildSeries.
 func NewHistory(prompt, cached []Sample) (*History, error) {
 	o := BuildOptions{Step: time.Minute, Unit: PromptTokens}
-	prompts, _, err := BuildSeries(prompt, o)
+	prompts, report, err := BuildSeries(prompt, o)
 	if err != nil || len(prompts) == 0 {
-		return &History{}, err
+		return &History{Report: report}, err
 	}
 	spared, _, err := BuildSeries(cached, o)
 	if err != nil {
 		return nil, err
 	}
-	h := &History{First: prompts[0].Start, Minutes: len(prompts[0].Values)}
+	h := &History{First: prompts[0].Start, Minutes: len(prompts[0].Values), Report: report}
 	for i, k := range prompts {
 		h.Series = append(h.Series, TokenSeries{KeyedSeries: k, Cached: spared[i].Values})
 	}

@@ -2,9 +2,11 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"skyserve/forecast"
@@ -43,6 +45,7 @@ type Backtester struct {
 	from, to int64 // minutes since 1970
 	every    int64
 	inputs   []*ReviewInputs
+	ignored  []string // assumptions about actual counts that are not used
 }
 
 // NewBacktest prepares a backtest of a service's plans over a history. It fails on a period that
@@ -78,8 +81,40 @@ func NewBacktest(spec *service.Spec, h *forecast.History, o BacktestOptions) (*B
 	case (b.to-b.from)/b.every > maxBacktestReviews:
 		return nil, wrong("period %s to %s, every %s: must have at most %d plans", formatMinute(b.from), formatMinute(b.to), o.Every, maxBacktestReviews)
 	}
+	if err := b.resolveCounts(); err != nil {
+		return nil, wrong("actual counts: %w", err)
+	}
 	b.inputs = make([]*ReviewInputs, (b.to-b.from+b.every-1)/b.every)
 	return b, nil
+}
+
+// resolveCounts keeps the actual counts of the service, sorted by time, with the full names of their regions. It fails if
+// there are none of the service, or none at the start.
+func (b *Backtester) resolveCounts() error {
+	if len(b.options.ActualCounts) == 0 {
+		return nil
+	}
+	var r review
+	r.setNames(b.spec)
+	var counts []ReplicaCountAt
+	for _, c := range b.options.ActualCounts {
+		regions := r.regionsOf(c.Region)
+		if r.modelIndex(c.Model) < 0 || len(regions) != 1 {
+			r.assume("the service has no %s in %s: its actual counts are ignored", c.Model, c.Region)
+			continue
+		}
+		c.Region = service.Region(r.problem.Regions[regions[0]])
+		counts = append(counts, c)
+	}
+	slices.SortStableFunc(counts, func(x, y ReplicaCountAt) int { return x.At.Compare(y.At) })
+	switch b.ignored = r.assumptions; {
+	case len(counts) == 0:
+		return errors.New(strings.Join(b.ignored, "; "))
+	case counts[0].At.Unix()/60 > b.from:
+		return fmt.Errorf("must be known at the start of the backtest, %s, got %s as the first time", formatMinute(b.from), counts[0].At.UTC().Format(time.RFC3339))
+	}
+	b.options.ActualCounts = counts
+	return nil
 }
 
 func formatMinute(minute int64) string { return time.Unix(minute*60, 0).UTC().Format(time.RFC3339) }
@@ -287,8 +322,8 @@ func (b *Backtester) loadTrace(o *ReviewInputs) *LoadTrace {
 func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []float64 {
 	out := unknownValues(int(to - from))
 	for _, s := range h.Series {
-		regions := r.regionsOf(s.Region)
-		if r.modelIndex(s.Model) != i || s.Tier == service.TierDeferred || !slices.Contains(regions, j) {
+		model, regions := r.endpointsOf(s.SeriesKey)
+		if model != i || s.Tier == service.TierDeferred || !slices.Contains(regions, j) {
 			continue
 		}
 		values := slices.Clone(s.Values[from-h.First : to-h.First])
@@ -300,10 +335,9 @@ func (r *review) arrivedLoad(h *forecast.History, i, j int, from, to int64) []fl
 	return out
 }
 
-// actualCounts returns the actual counts as target counts; none when they are unknown at the beginning.
+// actualCounts returns the actual counts as target counts; none when they are unknown.
 func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
-	counts := slices.Clone(b.options.ActualCounts)
-	slices.SortStableFunc(counts, func(a, b ReplicaCountAt) int { return a.At.Compare(b.At) })
+	counts := b.options.ActualCounts
 	current := map[ReplicaCount]int{} // by model, region and GPU, with zero replicas in the key
 	var keys []ReplicaCount
 	var targets []TargetCounts
@@ -327,21 +361,20 @@ func (b *Backtester) actualCounts(o *ReviewInputs) []TargetCounts {
 		r.setCounts(all)
 		targets = append(targets, TargetCounts{Minute: int(minute), Counts: r.problem.Current})
 	}
-	if len(targets) > 0 && targets[0].Minute > 0 {
-		return nil
-	}
 	return targets
 }
 
-// assumptions returns how the rules are evaluated, and the assumptions of the first review that do
+// assumptions returns how the rules are evaluated, what is ignored, and the assumptions of the first review that do
 // not depend on the load.
 func (b *Backtester) assumptions(first *ReviewInputs) []string {
 	out := []string{
 		"only interactive load minus cache hits is compared with capacity; batch work waits for idle capacity",
 		"every rule begins with ready replicas; later ones are billed from their launch",
 	}
-	if len(b.options.ActualCounts) > 0 && len(b.actualCounts(first)) == 0 {
-		out = append(out, "the actual counts begin after the start of the backtest: they are ignored")
+	var r review
+	r.setNames(b.spec)
+	for _, s := range b.history.Series {
+		r.endpointsOf(s.SeriesKey)
 	}
-	return append(out, first.fixedAssumptions...)
+	return slices.Concat(out, b.ignored, r.assumptions, first.fixedAssumptions)
 }

@@ -84,6 +84,35 @@ func TestBacktestFollowsPlans(t *testing.T) {
 	}
 }
 
+// What a backtest ignores of its history and of the actual counts is part of its result: otherwise its rows would be read
+// as those of the whole service.
+func TestBacktestReportsIgnoredInputs(t *testing.T) {
+	h := days(t, 3, same)
+	h.Series = append(h.Series, h.Series[0])
+	h.Series[len(h.Series)-1].Model = "other"
+	from := time.Unix(h.First*60, 0)
+	known, unknown := ReplicaCountAt{At: from, ReplicaCount: standing(7, 7)[0]}, ReplicaCountAt{At: from, ReplicaCount: standing(7, 7)[1]}
+	known.Region, unknown.Region = "us", "mars"
+	b := backtested(t, h, BacktestOptions{ActualCounts: []ReplicaCountAt{known, unknown}, Review: ReviewOptions{Notes: []string{"2 gaps"}}})
+	all := strings.Join(b.Assumed, "\n")
+	for _, want := range []string{"the service has no model other: its history is ignored", "the service has no meta-llama/Llama-3.1-8B-Instruct in mars: its actual counts are ignored", "2 gaps"} {
+		if strings.Count(all, want) != 1 {
+			t.Errorf("want once %q in\n%s", want, all)
+		}
+	}
+	if actual := b.Rules[len(b.Rules)-1]; actual.Name != RuleActual || actual.MaxReplicas != 7 {
+		t.Errorf("%+v, want the 7 replicas of us", actual)
+	}
+	for want, counts := range map[string]ReplicaCountAt{
+		"actual counts: the service has no meta-llama/Llama-3.1-8B-Instruct in mars": unknown,
+		"actual counts: must be known at the start of the backtest, ":                {At: from.Add(3 * 24 * time.Hour), ReplicaCount: known.ReplicaCount},
+	} {
+		if _, err := NewBacktest(demandtest.Parse(t, reviewYAML), h, BacktestOptions{ActualCounts: []ReplicaCountAt{counts}}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 // A plan uses no later load: another future does not change it.
 func TestBacktestUsesNoFutureLoad(t *testing.T) {
 	split := 40 * 60

@@ -119,7 +119,11 @@ func (r *review) uncachedShare(model int) float64 {
 // its name and aliases that the history contains; 0 for none.
 func (r *review) hitRate(past *forecast.History, model string) float64 {
 	m := r.spec.ModelByName(model)
-	for _, name := range append([]string{m.Name}, m.Aliases...) {
+	names := append([]string{m.Name}, m.Aliases...)
+	if len(r.spec.Models) == 1 {
+		names = append(names, service.AnyModel)
+	}
+	for _, name := range names {
 		if rate, ok := past.HitRate(name, hitRateMinutes); ok {
 			return rate
 		}
@@ -149,14 +153,9 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 		}
 	}
 	for _, s := range past.Series {
-		i := r.modelIndex(s.Model)
-		if i < 0 {
-			r.assume("the service has no model %s: its history is ignored", s.Model)
-			continue
-		}
-		regions := r.regionsOf(s.Region)
+		i, regions := r.endpointsOf(s.SeriesKey)
 		if len(regions) == 0 {
-			r.assume("the service has no region %s: its history is ignored", s.Region)
+			continue
 		}
 		uncached := r.uncachedShare(i)
 		for _, j := range regions {
@@ -185,31 +184,6 @@ func (r *review) groupTraffic(past *forecast.History, gap int) []*traffic {
 func (r *review) onlyDiscovers(model, region int) bool {
 	at := &r.spec.Regions[region]
 	return at.DiscoversReplicas() && r.spec.BoundsFor(r.problem.Models[model], at.Name).Max == 0
-}
-
-// regionsOf returns the indexes of the service's regions that a history's region denotes: the region itself; for a name
-// without a cloud, the one region with that name; for AnyRegion, all.
-func (r *review) regionsOf(region service.Region) []int {
-	if j := r.regionIndex(region); j >= 0 {
-		return []int{j}
-	}
-	var all, sameName []int
-	for j, name := range r.problem.Regions {
-		all = append(all, j)
-		if service.Region(name).ShortName() == string(region) {
-			sameName = append(sameName, j)
-		}
-	}
-	if region == service.AnyRegion {
-		if len(all) > 1 {
-			r.assume("the history has no regions: its load is split evenly over %d regions", len(all))
-		}
-		return all
-	}
-	if len(sameName) == 1 {
-		return sameName
-	}
-	return nil
 }
 
 func unknownValues(n int) []float64 {

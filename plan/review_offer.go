@@ -35,9 +35,7 @@ func (o offering) String() string {
 // findOfferings sets the offerings (for each GPU class that a model can run on in a cloud, the capacity types of the
 // regions there), and the problem's regions, GPUs, models and throughputs.
 func (r *review) findOfferings() {
-	for _, region := range r.spec.Regions {
-		r.problem.Regions = append(r.problem.Regions, string(region.Name))
-	}
+	r.setNames(r.spec)
 	for _, c := range r.findClasses() {
 		for _, o := range []offering{{c, service.CapacityReserved, false}, {c, service.CapacityOnDemand, true}, {c, service.CapacitySpot, false}, {c, service.CapacityFlexStart, false}, {c, service.CapacityOnDemand, false}} {
 			if slices.ContainsFunc(r.spec.Regions, func(region service.RegionSpec) bool { return r.maxReplicas(&region, o) != 0 }) {
@@ -58,7 +56,6 @@ func (r *review) findOfferings() {
 				}
 			}
 		}
-		r.problem.Models = append(r.problem.Models, m.Name)
 		r.problem.ReplicaTPS = append(r.problem.ReplicaTPS, throughputs)
 	}
 }

@@ -385,6 +385,66 @@ func TestReviewTiersAndRegions(t *testing.T) {
 	}
 }
 
+// A trace of requests has no models. It is the load of a service's only model; with several models it is ignored.
+func TestReviewOfHistoryWithoutModels(t *testing.T) {
+	end := reviewAt.Unix() / 60
+	var points []telemetry.Point
+	for m := end - 120; m < end; m++ {
+		points = append(points, telemetry.Point{Minute: m, Region: service.AnyRegion, Model: service.AnyModel, Tier: service.TierFast, PromptTokens: 60 * 2000, CachedTokens: 60 * 500})
+	}
+	h, err := measured.Traffic(points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := demandtest.Parse(t, reviewYAML)
+	r, err := Review(spec, standing(1, 1), h, reviewAt, ReviewOptions{Forecaster: "moving-average"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Problem.LoadTPS[0][0][0]; math.Abs(got-750) > 1e-6 {
+		t.Errorf("load of %g tokens per second, want half of 1500", got)
+	}
+	if all := strings.Join(r.Proposal.Assumed, "\n"); !strings.Contains(all, "the history has no models: its load is that of meta-llama/Llama-3.1-8B-Instruct") {
+		t.Error(all)
+	}
+	spec.Models = append(spec.Models, spec.Models[0])
+	spec.Models[1].Name, spec.Models[1].Aliases = "other", nil
+	if err := CheckHistory(spec, h); err == nil || !strings.Contains(err.Error(), "the history has no models, and the service has 2") {
+		t.Errorf("two models: %v", err)
+	}
+}
+
+// A history without load of the service would scale it to its minimum.
+func TestHistoryOfOtherServiceIsRejected(t *testing.T) {
+	spec := demandtest.Parse(t, reviewYAML)
+	history := func(region service.Region, model string) *forecast.History {
+		h, err := measured.Traffic([]telemetry.Point{
+			{Minute: 30000000, Region: region, Model: model, Tier: service.TierFast, PromptTokens: 60},
+			{Minute: 30000000, Region: "mars", Model: "other", Tier: service.TierFast, PromptTokens: 60},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	for name, c := range map[string]struct {
+		h    *forecast.History
+		want string
+	}{
+		"rows":         {history("local/us", "chat-small"), ""},
+		"short region": {history("us", "chat-small"), ""},
+		"no regions":   {history(service.AnyRegion, "chat-small"), ""},
+		"empty":        {&forecast.History{}, "the history is empty"},
+		"model":        {history("local/us", "gpt"), "no load of the service: the service has no model gpt, the service has no model other"},
+		"region":       {history("venus", "chat-small"), "no load of the service: the service has no region venus, the service has no model other"},
+	} {
+		err := CheckHistory(spec, c.h)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
 func TestReviewRejectsBadOptions(t *testing.T) {
 	spec := demandtest.Parse(t, reviewYAML)
 	old := demandtest.Constant(t, 10, 1, 1, 0)

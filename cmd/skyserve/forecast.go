@@ -16,6 +16,7 @@ import (
 	"skyserve/forecast"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry/demand"
+	"skyserve/plan"
 )
 
 // envPrometheusAuth is the variable with user:password or a bearer token for Prometheus, which do
@@ -311,8 +312,8 @@ func (o *forecastOptions) named(k forecast.SeriesKey) bool {
 	})
 }
 
-// loadHistory reads the history of a plan; notes are its problems.
-func loadHistory(ctx context.Context, source string, since time.Time) (h *forecast.History, notes []string, err error) {
+// loadHistory reads the history of a service's plan; notes are its problems.
+func loadHistory(ctx context.Context, source string, spec *service.Spec, since time.Time) (h *forecast.History, notes []string, err error) {
 	points, notes, err := demand.Points(ctx, source, withPrometheus(demand.Options{Since: since}))
 	if err != nil {
 		return nil, nil, historyError(ctx, source, err)
@@ -320,7 +321,10 @@ func loadHistory(ctx context.Context, source string, since time.Time) (h *foreca
 	if h, err = demand.Traffic(points); err != nil {
 		return nil, nil, usage(fmt.Errorf("%s: %w", demand.Redact(source), err), "")
 	}
-	return h, notes, nil
+	if err := plan.CheckHistory(spec, h); err != nil {
+		return nil, nil, usage(fmt.Errorf("--history %s: %w", demand.Redact(source), err), "")
+	}
+	return h, append(notes, h.Report.Notes()...), nil
 }
 
 // writeOutput calls print with the file of --out, or with out. A print that fails does not change the file.

@@ -412,7 +412,7 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 	var h *forecast.History
 	if o.history != "" {
 		var notes []string
-		h, notes, err = loadHistory(ctx, o.history, from.Add(-planLookback))
+		h, notes, err = loadHistory(ctx, o.history, observed.Spec, from.Add(-planLookback))
 		o.review.Notes = append(o.review.Notes, notes...)
 	} else {
 		h, err = observed.History(now)

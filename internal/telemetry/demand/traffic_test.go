@@ -40,6 +40,10 @@ func TestHistoryGaps(t *testing.T) {
 	if got.String() != want || h.First != 100 || h.Minutes != 4 {
 		t.Fatalf("from %d, %d minutes:\n%swant\n%s", h.First, h.Minutes, &got, want)
 	}
+	notes := strings.Join(h.Report.Notes(), "\n")
+	if want := "1 duplicate sample (first: us m fast at 1970-01-01T01:40:00Z): the last one is used\n2 gaps (first: us m fast at 1970-01-01T01:42:00Z): 2 minutes in total are unknown"; notes != want {
+		t.Errorf("notes\n%s\nwant\n%s", notes, want)
+	}
 	if rate, ok := h.HitRate("m", 60); !ok || math.Abs(rate-16.0/47) > 1e-12 {
 		t.Fatalf("hit rate %v, %v", rate, ok)
 	}
