@@ -2,10 +2,12 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -44,8 +46,12 @@ type Problem struct {
 }
 
 // ReadProblem parses a problem from JSON and checks it. The error of invalid JSON contains the line, and the
-// field if its type is wrong; the error of an invalid value contains the field with its index, and the value.
+// field if its type is wrong; the error of an invalid value contains the field with its index, and the value. An unknown
+// key is an error: a misspelled limit would not apply.
 func ReadProblem(name string, data []byte) (*Problem, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, fmt.Errorf("reading problem %s: the file is empty", name)
+	}
 	var p Problem
 	if err := json.Unmarshal(data, &p); err != nil {
 		var syntax *json.SyntaxError
@@ -58,10 +64,40 @@ func ReadProblem(name string, data []byte) (*Problem, error) {
 		}
 		return nil, fmt.Errorf("reading problem %s:%d: must be a JSON object", name, lineOf(data, err))
 	}
-	if err := p.Check(); err != nil {
+	strict := json.NewDecoder(bytes.NewReader(data))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(new(Problem)); err != nil { // otherwise the same as above
+		return nil, fmt.Errorf("reading problem %s: %s: unknown key", name, strings.Trim(strings.TrimPrefix(err.Error(), "json: unknown field "), `"`))
+	}
+	if err := cmp.Or(p.checkNames(), p.Check()); err != nil {
 		return nil, fmt.Errorf("reading problem %s: %w", name, err)
 	}
 	return &p, nil
+}
+
+// checkNames checks that the names of models, of regions and of GPUs tell them apart; a GPU may have several capacity types.
+func (p *Problem) checkNames() error {
+	var gpus []string
+	for k, gpu := range p.GPUs {
+		if k < len(p.CapacityType) && gpu != "" {
+			gpu += " " + p.CapacityType[k]
+		}
+		gpus = append(gpus, gpu)
+	}
+	for _, list := range []struct {
+		field string
+		names []string
+	}{{"models", p.Models}, {"regions", p.Regions}, {"gpus", gpus}} {
+		for i, name := range list.names {
+			if name == "" {
+				return fmt.Errorf(`%s: must not be empty, got ""`, indexed(list.field, i))
+			}
+			if first := slices.Index(list.names, name); first < i {
+				return fmt.Errorf("%s: must differ from %s, got %q", indexed(list.field, i), indexed(list.field, first), name)
+			}
+		}
+	}
+	return nil
 }
 
 // lineOf returns the line number of a JSON error.

@@ -32,6 +32,10 @@ func TestReadProblemErrors(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, want string }{
 		"syntax":       {`"gpus":`, "\n\"gpus\" ", "reading problem p.json:2: is not valid JSON"},
 		"type":         {`"n":[[[2]]]`, `"n":"many"`, "reading problem p.json:1: n: has the wrong type, got a JSON string"},
+		"empty":        {string(good), " \n", "reading problem p.json: the file is empty"},
+		"unknown key":  {`"max":null`, `"maxx":[[1]]`, "reading problem p.json: maxx: unknown key"},
+		"twice":        {`"gpus":["L4"],"n":[[[2]]],"theta":[[1000]],"alpha":[0.8],"sigma":[[0.1]]`, `"gpus":["L4","L4"],"n":[[[2,0]]],"theta":[[1000,900]],"alpha":[0.8,1],"sigma":[[0.1,0]]`, `gpus[1]: must differ from gpus[0], got "L4"`},
+		"no name":      {`"models":["m"]`, `"models":[""]`, `models[0]: must not be empty, got ""`},
 		"no models":    {`"models":["m"]`, `"models":[]`, "models, regions, gpus: must not be empty, got 0, 1 and 1"},
 		"epsilon":      {`"epsilon":0.7`, `"epsilon":0`, "epsilon: must be greater than 0 and at most 1, got 0"},
 		"n shape":      {`"n":[[[2]]]`, `"n":[[[2,3]]]`, "n[0][0]: must have 1 entries, got 2"},

@@ -27,6 +27,21 @@ const maxHistoryBytes = 512 << 20
 // interactive requests, such as SageServe's published traces.
 const TierInteractive service.Tier = "IW"
 
+// ParseTier parses the tier of a history: those of service.ParseTier, and TierInteractive.
+func ParseTier(text string) (service.Tier, error) {
+	if service.Tier(text) == TierInteractive {
+		return TierInteractive, nil
+	}
+	tier, err := service.ParseTier(text)
+	if err != nil {
+		err = errors.New("must be fast (IW-F), normal (IW-N), deferred (NIW) or IW (fast and normal)")
+	}
+	return tier, err
+}
+
+// maxMinute is the year 2200: a later minute is a number of seconds or milliseconds.
+var maxMinute = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC).Unix() / 60
+
 // ReadHistory reads a history file, plain or gzipped. name is used in errors. It accepts
 //
 //   - CSV with a header: minute (since 1970) or at (RFC 3339), model and
@@ -108,12 +123,13 @@ func checkPoint(p *Point, at place) error {
 	if p.Region == "" {
 		p.Region = service.AnyRegion
 	}
-	if p.Tier != TierInteractive {
-		tier, err := service.ParseTier(string(p.Tier))
-		if err != nil {
-			return at.errorf("tier", "must be IW-F, IW-N, NIW or IW", string(p.Tier))
-		}
-		p.Tier = tier
+	tier, err := ParseTier(string(p.Tier))
+	if err != nil {
+		return at.errorf("tier", err.Error(), string(p.Tier))
+	}
+	p.Tier = tier
+	if p.Minute >= maxMinute {
+		return at.errorf("minute", "must be before the year 2200 (minutes since 1970, not seconds)", strconv.FormatInt(p.Minute, 10))
 	}
 	for _, f := range []struct {
 		name  string
@@ -330,11 +346,17 @@ func (h *csvHistory) minute(record []string, at place) (int64, error) {
 	return t.Unix() / 60, nil
 }
 
+// maxTokens bounds a count so that sums of them are exact.
+const maxTokens = 1e15
+
 // parseCount parses a count, which may be written as a decimal number.
 func parseCount(text string) (int64, error) {
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(f) || math.Abs(f) > 1e15 {
+	switch {
+	case err != nil || math.IsNaN(f) || math.IsInf(f, 0):
 		return 0, errors.New("must be a count")
+	case f > maxTokens:
+		return 0, fmt.Errorf("must be at most %g", float64(maxTokens))
 	}
 	return int64(math.Round(f)), nil
 }

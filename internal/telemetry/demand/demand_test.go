@@ -133,7 +133,7 @@ func TestRead(t *testing.T) {
 		"a counter's bad time":     {"at,model,prompt_tokens_total\nnoon,m,1\n", Options{}, `reading history h:2: at must be a time with its offset`},
 		"a counter that is none":   {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,m,-1\n", Options{}, `reading history h:2: prompt_tokens_total must be a count of 0 to 1e18, got "-1"`},
 		"a counter of no model":    {"at,model,prompt_tokens_total\n2025-01-31T12:00:00Z,,1\n", Options{}, `reading history h:2: model must not be empty, got ""`},
-		"a counter's unknown tier": {"at,model,tier,prompt_tokens_total\n2025-01-31T12:00:00Z,m,gold,1\n", Options{}, `reading history h:2: tier must be IW-F, IW-N, NIW or IW, got "gold"`},
+		"a counter's unknown tier": {"at,model,tier,prompt_tokens_total\n2025-01-31T12:00:00Z,m,gold,1\n", Options{}, `reading history h:2: tier must be fast (IW-F), normal (IW-N), deferred (NIW) or IW (fast and normal), got "gold"`},
 		"a counter's short row":    {"at,model,prompt_tokens_total\n1\n", Options{}, "wrong number of fields"},
 		"nothing whole":            {"t_s,input_tokens,output_tokens\n0,10,1\n5,10,1\n", Options{}, partlyTwo},
 		"header only":              {"t_s,input_tokens,output_tokens\n", Options{}, ""},

@@ -305,13 +305,9 @@ func (p *prometheus) found(a *queryResult) (*found, error) {
 
 // keyOfLabels returns the key of a series from the labels of balancers and engines.
 func keyOfLabels(labels map[string]string) (forecast.SeriesKey, error) {
-	tier := service.Tier(labels["tier"])
-	if tier != "" && tier != telemetry.TierInteractive {
-		parsed, err := service.ParseTier(string(tier))
-		if err != nil {
-			return forecast.SeriesKey{}, fmt.Errorf("tier must be IW-F, IW-N, NIW or IW, got %q", tier)
-		}
-		tier = parsed
+	tier, err := telemetry.ParseTier(labels["tier"])
+	if err != nil {
+		return forecast.SeriesKey{}, fmt.Errorf("tier %w, got %q", err, labels["tier"])
 	}
 	return keyOf(service.Region(labels["region"]), cmp.Or(labels["model_name"], labels["model"]), tier), nil
 }

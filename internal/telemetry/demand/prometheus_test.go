@@ -195,7 +195,7 @@ func TestPrometheusErrors(t *testing.T) {
 		"a bad pair":         {200, matrix(`{"metric":{},"values":[[1,2]]}`), "a value must be a pair of a time and a number as text, got [1,2]"},
 		"cut short":          {200, `{"status":"success","data":{"res`, "decoding the response: unexpected EOF"},
 		"a negative rate":    {200, matrix(values(`"model":"m"`, now.Unix()/60*60, "-1")), "must be 0 to 1e+18, got -60"},
-		"an unknown tier":    {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier must be IW-F, IW-N, NIW or IW, got "gold"`},
+		"an unknown tier":    {200, matrix(values(`"tier":"gold"`, now.Unix()/60*60, "1")), `tier must be fast (IW-F), normal (IW-N), deferred (NIW) or IW (fast and normal), got "gold"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, source := startProm(t, func(string, int64, int64) (int, string) { return c.status, c.body })
