@@ -126,5 +126,5 @@ var notRecordedHints = []string{
 	"'skyserve status' shows whether balancers respond",
 	"the id is the response's X-Request-ID header",
 	"a balancer keeps the records of its latest requests in memory until it restarts",
-	"a request that was rejected before a replica was chosen has no record, such as one for an unknown model",
+	"a request that was rejected before a replica was chosen has no record, such as one for an unknown model: the access log (balancer.access_log) has its error code",
 }

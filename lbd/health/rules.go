@@ -275,7 +275,7 @@ func failedRequests(w *Watch, o *Observation) (windows []condition) {
 		if all := d.Served + d.Failed; exceeds(d.Failed, all, failedWarning) {
 			windows = append(windows, o.raise(severityIf(float64(d.Failed) >= failedCritical*float64(all)), telemetry.AlertFailed, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) failed with 5xx or within the stream in the last %s", d.Failed, all, share(d.Failed, all), span(window)),
-				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one"))
+				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one; those rejected before a replica was chosen are only in the access log (balancer.access_log)"))
 		}
 	}
 	return mostSevere(windows)

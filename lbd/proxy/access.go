@@ -22,6 +22,9 @@ func (x *exchange) logAccess(status int, outcome string) {
 	attrs := make([]slog.Attr, 0, 20)
 	add := func(a ...slog.Attr) { attrs = append(attrs, a...) }
 	add(slog.String("request", x.inFlight.id), slog.String("path", x.endpoint.Path), slog.Int("status", status), slog.String("outcome", outcome))
+	if x.errorCode != "" {
+		add(slog.String("code", x.errorCode))
+	}
 	if x.model != "" {
 		add(slog.String("model", x.model), slog.String("tier", string(x.tier)))
 	}

@@ -75,19 +75,24 @@ func requestID(given string) string {
 // invalidIDRune reports whether a character is not allowed in a request id.
 func invalidIDRune(c rune) bool { return c <= ' ' || c > '~' }
 
-func errUnauthorized() *openai.Error {
+// errUnauthorized rejects a request without a valid credential.
+func (r *Runtime) errUnauthorized() *openai.Error {
+	want := "API key"
+	if r.identityTokens.enabled() {
+		want += " or identity token"
+	}
 	return &openai.Error{
 		Status: http.StatusUnauthorized, Kind: openai.TypeAuth, Code: "invalid_api_key",
-		Message: "missing or invalid API key: send one as 'Authorization: Bearer KEY' or 'x-api-key: KEY'", Challenge: "Bearer",
+		Message: "missing or invalid " + want + ": send one as 'Authorization: Bearer KEY' or 'x-api-key: KEY'", Challenge: "Bearer",
 	}
 }
 
-// errTier rejects a request for a tier above what its key allows. The tier is not lowered silently: a
+// errTier rejects a request for a tier above what its key or token allows. The tier is not lowered silently: a
 // client that relies on a first token within a second must receive an error.
 func errTier(requested, limit service.Tier) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusForbidden, Kind: openai.TypePermission, Code: "tier_not_allowed", Param: headerTier,
-		Message: fmt.Sprintf("header %s: this API key allows tier %s at most, got %s: omit the header or use a less urgent tier", headerTier, limit, requested),
+		Message: fmt.Sprintf("header %s: this API key or identity token allows tier %s at most, got %s: omit the header or use a less urgent tier", headerTier, limit, requested),
 	}
 }
 

@@ -141,7 +141,7 @@ func (r *Runtime) accountOf(c Caller, created time.Time) (*quota.Account, *opena
 	}
 	a := names.accounts[c.Key]
 	if a == nil {
-		refused := errUnauthorized()
+		refused := r.errUnauthorized()
 		refused.Message = fmt.Sprintf("the API key %q that created the batch was removed: create the batch again with another key", c.Key)
 		return nil, refused
 	}

@@ -63,6 +63,7 @@ type exchange struct {
 	latestAction  action       // the latest action
 	current       action       // the action of the current attempt
 	spans         requestSpans // the spans of the request and its attempts
+	errorCode     string       // the code of the error with which the balancer responded; empty if it did not
 	ctl           *http.ResponseController
 	headerSent    bool                // the response header was sent to the client
 	sentToken     bool                // the current attempt has sent a token
@@ -502,7 +503,7 @@ func (x *exchange) replyError(e *openai.Error) {
 	h := x.w.Header()
 	h.Set(headerRegion, string(x.rt.self.Region))
 	x.setLimitHeaders(h)
-	x.headerSent = true
+	x.headerSent, x.errorCode = true, e.Code
 	x.extendWriteDeadline(time.Now())
 	writeError(x.w, x.endpoint.Path, x.inFlight.id, e)
 }

@@ -17,7 +17,7 @@ const PathHasResponse = "/skyserve/v1/holds"
 // ServeHasResponse serves PathHasResponse. A request that is not from a balancer of this service receives 401.
 func (r *Runtime) ServeHasResponse(w http.ResponseWriter, req *http.Request) {
 	if !peerAllowed(r.self.PeerToken, r.RequiresKeys(), req) {
-		refused := errUnauthorized()
+		refused := r.errUnauthorized()
 		refused.Message = "this path is for balancers of this service: send the peer token in the header " + headerPeerToken
 		r.refuseRequest(w, req, refused)
 		return

@@ -110,6 +110,9 @@ func TestRejectedIdentityTokens(t *testing.T) {
 	} {
 		resp := b.post(chatPath, plainBody, as(c.credential))
 		body := expect(t, resp, c.status, c.code)
+		if c.code == "invalid_api_key" && !strings.Contains(body, "missing or invalid API key or identity token: send one as") {
+			t.Errorf("the error does not say that identity tokens are accepted: %s", body)
+		}
 		if got := resp.Header.Get("Www-Authenticate"); got != c.challenge {
 			t.Errorf("%s: challenge %s", c.code, got)
 		}

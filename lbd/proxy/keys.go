@@ -40,14 +40,14 @@ func (r *Runtime) authenticate(ctx context.Context, h http.Header) (*quota.Accou
 	}
 	credential, ok := bearer(h)
 	if !ok {
-		return nil, errUnauthorized()
+		return nil, r.errUnauthorized()
 	}
 	hash := quota.Hash(credential)
 	if a, ok := keys.Find(hash); ok {
 		return a, nil
 	}
 	if !r.identityTokens.enabled() || !oidc.LooksLikeToken(credential) {
-		return nil, errUnauthorized()
+		return nil, r.errUnauthorized()
 	}
 	return r.identityTokens.account(ctx, hash, credential)
 }

@@ -235,7 +235,7 @@ func TestOneAccessLogLinePerRequest(t *testing.T) {
 				t.Errorf("%s is %v", key, got[0][key])
 			}
 		}
-		if got[1]["request"] != "r2" || got[1]["status"] != 404.0 || got[1]["outcome"] != "refused" || got[1]["model"] != nil || got[1]["target"] != nil {
+		if got[1]["request"] != "r2" || got[1]["status"] != 404.0 || got[1]["outcome"] != "refused" || got[1]["code"] != "model_not_found" || got[0]["code"] != nil || got[1]["model"] != nil || got[1]["target"] != nil {
 			t.Errorf("the line of a rejected request: %v", got[1])
 		}
 	}
