@@ -73,7 +73,7 @@ func (t *table) columns(th *Theme) []column {
 		pending, running, outstanding, uptime = "PENDING", "RUNNING", "OUTSTANDING", "UPTIME"
 	}
 	columns := []column{
-		colReplica:     {title: "REPLICA", maxWidth: min(id, maxReplicaWidth)},
+		colReplica:     {title: "REPLICA", minWidth: min(id, maxReplicaWidth, max(t.width/2, 0)), maxWidth: min(id, maxReplicaWidth)},
 		colState:       {title: "STATE", minWidth: min(state, 16), dropRank: 1},
 		colModel:       {title: "MODEL", minWidth: 8, maxWidth: min(model, maxModelWidth), dropRank: 7},
 		colGPU:         {title: "GPU", minWidth: min(gpu, 5), maxWidth: min(gpu, maxGPUWidth), dropRank: 8},

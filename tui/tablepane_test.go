@@ -74,3 +74,29 @@ func TestPrintedFramesMarkChanges(t *testing.T) {
 		t.Errorf("a state without a frame before has a mark:\n%s", frame)
 	}
 }
+
+// A replica is known by its id: other columns are omitted before it is cut. Rows with cut ids would look the same.
+func TestReplicaIDsAreWhole(t *testing.T) {
+	var replicas []telemetry.ReplicaSnapshot
+	for _, id := range []string{"us-east-1-llama-70b-0", "us-east-1-llama-70b-1", "us-east-1-0"} {
+		r := replica(id, "H100", 0.5)
+		r.Model, r.Version = id[:len(id)-2], "0.33.0"
+		replicas = append(replicas, r)
+	}
+	for _, width := range []int{60, 80, 120} {
+		view := table{width: width, height: 9}
+		whole := region("aws/us-east-1", replicas...)
+		view.setRegions([]*telemetry.RegionSnapshot{&whole}, "")
+		theme := mustTheme(NewTheme(ThemePlain, false))
+		lines := view.Render(&theme)
+		all := strings.Join(lines, "\n")
+		for _, r := range replicas {
+			if !strings.Contains(all, " "+r.ID+" ") {
+				t.Errorf("width %d: %s is not in\n%s", width, r.ID, all)
+			}
+		}
+		if !strings.Contains(lines[0], "OUTST") || !strings.Contains(lines[0], "KV") {
+			t.Errorf("width %d: columns %s", width, lines[0])
+		}
+	}
+}
