@@ -3,6 +3,7 @@ package service
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -64,7 +65,7 @@ func ParseKeys(text string, defaults KeyLimits) ([]APIKey, error) {
 	var keys []APIKey
 	first := map[string]int{} // name -> line
 	number := 0
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) { // some Windows editors begin files with it
 		number++
 		words := strings.Fields(line)
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
@@ -114,6 +115,9 @@ func findConflict(above []APIKey, key APIKey) (name string, err error) {
 
 // parseKey parses the words of one line.
 func parseKey(words []string, defaults KeyLimits) (APIKey, error) {
+	if strings.ContainsFunc(words[0], func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return APIKey{}, errors.New("the key must be printable ASCII characters, which clients can send (it is not shown)")
+	}
 	sum := sha256.Sum256([]byte(words[0]))
 	k := APIKey{Secret: words[0], Name: "key-" + hex.EncodeToString(sum[:4]), Limits: defaults}
 	seen := map[string]bool{}

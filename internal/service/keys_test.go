@@ -9,7 +9,7 @@ import (
 
 func TestParseKeys(t *testing.T) {
 	usual := KeyLimits{RequestsPerMinute: 60, TokensPerDay: 1000}
-	keys, err := ParseKeys("# ours\n\n  sk-bare\r\nsk-1 name=acme tenant=corp tier=NIW concurrent=4 tokens_per_day=unlimited\nsk-2\tname=acme tenant=corp tier=NIW concurrent=4 tokens_per_day=unlimited\n", usual)
+	keys, err := ParseKeys("\ufeff# ours\n\n  sk-bare\r\nsk-1 name=acme tenant=corp tier=NIW concurrent=4 tokens_per_day=unlimited\nsk-2\tname=acme tenant=corp tier=NIW concurrent=4 tokens_per_day=unlimited\n", usual)
 	if err != nil || len(keys) != 3 {
 		t.Fatalf("%d keys, %v", len(keys), err)
 	}
@@ -45,6 +45,8 @@ func TestMaxTierLimitsDefaultTier(t *testing.T) {
 func TestParseKeysRejectsInvalidLines(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"sk-a\nsk-b do_not_show", "line 2: word 2 must be ATTRIBUTE=VALUE (it is not shown, because it may be a key)"},
+		{"sk-a\nsk-\u00e9 name=x", "line 2: the key must be printable ASCII characters, which clients can send (it is not shown)"},
+		{"\xff\xfes\x00k\x00\n", "line 1: the key must be printable ASCII characters"},
 		{"sk-a name=", "line 1: name: must be ASCII letters, digits"},
 		{"sk-a name=other", `line 1: name: must not be "other"`},
 		{"sk-a tenant=a|b", `line 1: tenant: must be ASCII letters, digits and . _ @ / -, at most 64 characters, starting with a letter or digit, got "a|b"`},
