@@ -27,9 +27,9 @@ type History struct {
 }
 
 // NewHistory creates a history from samples of prompt tokens by minute and samples of cached tokens
-// with the same keys, sources and times. It fails like BuildSeries.
-func NewHistory(prompt, cached []Sample) (*History, error) {
-	o := BuildOptions{Step: time.Minute, Unit: PromptTokens}
+// with the same keys, sources and times. missingIsUnknown is that of BuildOptions. It fails like BuildSeries.
+func NewHistory(prompt, cached []Sample, missingIsUnknown bool) (*History, error) {
+	o := BuildOptions{Step: time.Minute, Unit: PromptTokens, MissingIsUnknown: missingIsUnknown}
 	prompts, report, err := BuildSeries(prompt, o)
 	if err != nil || len(prompts) == 0 {
 		return &History{Report: report}, err

@@ -314,17 +314,14 @@ func (o *forecastOptions) named(k forecast.SeriesKey) bool {
 
 // loadHistory reads the history of a service's plan; notes are its problems.
 func loadHistory(ctx context.Context, source string, spec *service.Spec, since time.Time) (h *forecast.History, notes []string, err error) {
-	points, notes, err := demand.Points(ctx, source, withPrometheus(demand.Options{Since: since}))
+	h, notes, err = demand.LoadTraffic(ctx, source, withPrometheus(demand.Options{Since: since}))
 	if err != nil {
 		return nil, nil, historyError(ctx, source, err)
-	}
-	if h, err = demand.Traffic(points); err != nil {
-		return nil, nil, usage(fmt.Errorf("%s: %w", demand.Redact(source), err), "")
 	}
 	if err := plan.CheckHistory(spec, h); err != nil {
 		return nil, nil, usage(fmt.Errorf("--history %s: %w", demand.Redact(source), err), "")
 	}
-	return h, append(notes, h.Report.Notes()...), nil
+	return h, notes, nil
 }
 
 // writeOutput calls print with the file of --out, or with out. A print that fails does not change the file.

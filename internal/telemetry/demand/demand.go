@@ -67,9 +67,9 @@ func Load(ctx context.Context, source string, o Options) (*History, error) {
 	return raw.history(Redact(source), o)
 }
 
-// Points is like Load but returns the points themselves, with all counts that the source
-// has. It fails for a source with only request rates.
-func Points(ctx context.Context, source string, o Options) (points []telemetry.Point, notes []string, err error) {
+// LoadTraffic is like Load but returns the history that plans are based on, with cached tokens. Its notes describe
+// problems of the source. It fails for a source with only request rates.
+func LoadTraffic(ctx context.Context, source string, o Options) (h *forecast.History, notes []string, err error) {
 	raw, err := load(ctx, source, o)
 	if err != nil {
 		return nil, nil, err
@@ -77,28 +77,35 @@ func Points(ctx context.Context, source string, o Options) (points []telemetry.P
 	if raw.window != 0 {
 		return nil, nil, fmt.Errorf("reading history %s: the source contains request rates, but no prompt tokens", Redact(source))
 	}
+	prompt, cached := samplesOf(raw.points)
 	for _, s := range raw.samples {
+		prompt = append(prompt, s)
 		if !math.IsNaN(s.Value) {
-			raw.points = append(raw.points, pointOf(s))
+			s.Value = 0
 		}
+		cached = append(cached, s)
 	}
-	return raw.points, append(raw.notes, raw.report.Notes()...), nil
+	if h, err = forecast.NewHistory(prompt, cached, raw.gapsUnknown); err != nil {
+		return nil, nil, fmt.Errorf("reading history %s: %w", Redact(source), err)
+	}
+	raw.report.Merge(h.Report)
+	return h, append(raw.notes, raw.report.Notes()...), nil
 }
 
 // Traffic converts the balancers' points to the history that plans are based on. It fails
 // if forecast.NewHistory does.
 func Traffic(points []telemetry.Point) (*forecast.History, error) {
-	prompt, cached := make([]forecast.Sample, len(points)), make([]forecast.Sample, len(points))
+	prompt, cached := samplesOf(points)
+	return forecast.NewHistory(prompt, cached, false)
+}
+
+// samplesOf returns the samples of prompt tokens and of cached tokens of points.
+func samplesOf(points []telemetry.Point) (prompt, cached []forecast.Sample) {
+	prompt, cached = make([]forecast.Sample, len(points)), make([]forecast.Sample, len(points))
 	for i, p := range points {
 		prompt[i], cached[i] = sampleOf(p, float64(p.PromptTokens)), sampleOf(p, float64(p.CachedTokens))
 	}
-	return forecast.NewHistory(prompt, cached)
-}
-
-func pointOf(s forecast.Sample) telemetry.Point {
-	return telemetry.Point{
-		Minute: s.At / 60, Balancer: s.Source, Region: s.Region, Model: s.Model, Tier: s.Tier, PromptTokens: int64(math.Round(s.Value)),
-	}
+	return prompt, cached
 }
 
 func load(ctx context.Context, source string, o Options) (*found, error) {

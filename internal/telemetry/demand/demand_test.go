@@ -196,15 +196,15 @@ func TestLoadFiles(t *testing.T) {
 	if err != nil || len(h.Series) != 1 {
 		t.Fatalf("%v, %v", h, err)
 	}
-	points, _, err := Points(t.Context(), file, Options{})
-	if err != nil || len(points) != 2 || points[1].PromptTokens != 3 {
-		t.Fatalf("%v, %v", points, err)
+	traffic, _, err := LoadTraffic(t.Context(), file, Options{})
+	if err != nil || traffic.Minutes != 2 || traffic.Series[0].Values[1] != 3 {
+		t.Fatalf("%+v, %v", traffic, err)
 	}
 	if err := os.WriteFile(file, []byte("t_s,total_rps\n0,2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err = Points(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "request rates, but no prompt tokens") {
-		t.Errorf("points of rates: %v", err)
+	if _, _, err = LoadTraffic(t.Context(), file, Options{}); err == nil || !strings.Contains(err.Error(), "request rates, but no prompt tokens") {
+		t.Errorf("traffic of rates: %v", err)
 	}
 	if _, err := Load(t.Context(), file+"x", Options{}); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a missing file: %v", err)

@@ -215,9 +215,31 @@ func TestPrometheusErrors(t *testing.T) {
 // forwarded, because some stores with the same API require them.
 func TestPrometheusForwardsParameters(t *testing.T) {
 	p, source := startProm(t, func(_ string, start, _ int64) (int, string) { return 200, matrix(values("", start, "1")) })
-	points, _, err := Points(t.Context(), strings.TrimPrefix(source, "prometheus+")+"?dedup=true", Options{Now: now, PromQL: "q"})
-	if err != nil || p.dedup != "true" || p.queries[0] != "q" || len(points) != 2 || points[0].PromptTokens != 60 {
-		t.Errorf("queried %q with %q, got %v, %v", p.queries, p.dedup, points, err)
+	traffic, _, err := LoadTraffic(t.Context(), strings.TrimPrefix(source, "prometheus+")+"?dedup=true", Options{Now: now, PromQL: "q"})
+	if err != nil || p.dedup != "true" || p.queries[0] != "q" || traffic.Series[0].Values[0] != 60 {
+		t.Errorf("queried %q with %q, got %+v, %v", p.queries, p.dedup, traffic, err)
+	}
+}
+
+// The history of a plan does not take a minute as idle that Prometheus does not know: the plan would be too small.
+func TestTrafficOfUnknownMinutesIsUnknown(t *testing.T) {
+	from := now.Unix()/60*60 - 180
+	_, source := startProm(t, func(string, int64, int64) (int, string) {
+		return 200, matrix(values(`"region":"us","model":"m"`, from, "1", "2", "3", "4"), values(`"region":"us","model":"n"`, from, "5", "", "NaN", "8"))
+	})
+	traffic, notes, err := LoadTraffic(t.Context(), source, Options{Now: now, Since: now.Add(-time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, s := range traffic.Series {
+		got += fmt.Sprintln(s.SeriesKey, s.Values, s.Cached)
+	}
+	if want := "us m fast [60 120 180 240] [0 0 0 0]\nus n fast [300 NaN NaN 480] [0 NaN NaN 0]\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := strings.Join(notes, "\n"); got != "1 sample is not a number (first: us n fast at 2025-01-31T11:58:00Z): treated as unknown\n1 gap (first: us n fast at 2025-01-31T11:57:00Z): 2 minutes in total are unknown" {
+		t.Errorf("notes\n%s", got)
 	}
 }
 
