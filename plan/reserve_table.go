@@ -6,6 +6,9 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
+
+	"skyserve/forecast"
 )
 
 // reservationOptions describes the values of ReservedCost.Option.
@@ -19,7 +22,7 @@ var reservationOptions = map[string]string{
 // WriteTable writes the comparison for people.
 func (r *ReservedComparison) WriteTable(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "Load from %s to %s, means of %gs:\n", r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"), r.StepSeconds)
+	fmt.Fprintf(&b, "Load from %s to %s, means of %s:\n", r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"), forecast.ShortDuration(time.Duration(r.StepSeconds*float64(time.Second))))
 	rows := [][]string{{"MODEL", "REGION", "PEAK TOK/S", "PEAK AT", "MIN TOK/S", "PEAK/MIN"}}
 	for _, l := range r.Loads {
 		region, ratio := "all regions", "-"

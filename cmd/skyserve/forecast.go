@@ -216,12 +216,17 @@ func (o *forecastOptions) loadHistory(ctx context.Context, errOut io.Writer) (*d
 		switch {
 		case o.horizon < s.Step || o.horizon%s.Step != 0:
 			return nil, usage(fmt.Errorf("--horizon: must be a multiple of the history's step of %s, got %s", forecast.ShortDuration(s.Step), o.horizon), "")
+		case o.horizon/s.Step > maxForecastSteps:
+			return nil, usage(fmt.Errorf("--horizon: must be at most %d steps (%s), got %s", maxForecastSteps, forecast.ShortDuration(maxForecastSteps*s.Step), forecast.ShortDuration(o.horizon)), "")
 		case o.backtest && (o.originStep < s.Step || o.originStep%s.Step != 0):
 			return nil, usage(fmt.Errorf("--backtest-step: must be a multiple of the history's step of %s, got %s", forecast.ShortDuration(s.Step), o.originStep), "")
 		}
 	}
 	return h, nil
 }
+
+// maxForecastSteps bounds the memory of a forecast: two weeks of minutes, as long as the history that a plan uses.
+const maxForecastSteps = 14 * 24 * 60
 
 // withPrometheus adds the current time and the Prometheus credentials of the environment.
 func withPrometheus(o demand.Options) demand.Options {

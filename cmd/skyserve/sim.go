@@ -1,6 +1,10 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
 
 func newSimCmd() *cobra.Command {
 	cmd := &cobra.Command{
@@ -18,4 +22,18 @@ same seed yields the same results.`,
 	}
 	cmd.AddCommand(newSimListCmd(), newSimRunCmd(), newSimReplayCmd(), newSimCalibrateCmd(), newSimFuzzCmd())
 	return cmd
+}
+
+// maxSeeds bounds the memory of the results: the spread of a mean over so many runs is a hundredth of the spread of one.
+const maxSeeds = 10_000
+
+// checkSeeds validates --seeds.
+func checkSeeds(n int) error {
+	switch {
+	case n < 1:
+		return fmt.Errorf("--seeds: must be at least 1, got %d", n)
+	case n > maxSeeds:
+		return fmt.Errorf("--seeds: must be at most %d, got %d", maxSeeds, n)
+	}
+	return nil
 }

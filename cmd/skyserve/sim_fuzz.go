@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"runtime/debug"
 	"strings"
@@ -75,8 +74,8 @@ func (o *simFuzzOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if o.worst < 0 || o.Workers < 0 {
 		return usage(errors.New("--worst and --parallel: must be at least 0"), "")
 	}
-	if o.Seeds < 1 {
-		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.Seeds), "")
+	if err := checkSeeds(o.Seeds); err != nil {
+		return usage(err, "")
 	}
 	if err := o.Check(); err != nil {
 		return usage(err, "")

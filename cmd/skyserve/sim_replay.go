@@ -75,8 +75,8 @@ func (o *simReplayOptions) whatIf() (w eval.WhatIf, requested bool, err error) {
 	if !(o.speed > 0 && o.speed <= maxReplaySpeed) {
 		return w, false, fmt.Errorf("--speed: must be greater than 0 and at most %d, got %v", maxReplaySpeed, o.speed)
 	}
-	if o.seeds < 1 {
-		return w, false, fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds)
+	if err := checkSeeds(o.seeds); err != nil {
+		return w, false, err
 	}
 	w = eval.WhatIf{Policies: o.policies, Push: o.push, Speed: o.speed, Seeds: o.seeds}
 	if w.Profile, err = engine.FindProfile(o.profile); err != nil {

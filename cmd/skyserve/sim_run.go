@@ -149,8 +149,8 @@ func runSim(ctx context.Context, o *simRunOptions, names []string, out, errOut i
 	if o.format, err = o.output.parse(); err != nil {
 		return err
 	}
-	if o.seeds < 1 {
-		return usage(fmt.Errorf("--seeds: must be at least 1, got %d", o.seeds), "")
+	if err := checkSeeds(o.seeds); err != nil {
+		return usage(err, "")
 	}
 	if slices.ContainsFunc(names, eval.IsSageName) {
 		return o.runSage(ctx, names, out, errOut)
