@@ -70,6 +70,9 @@ func (a auto) Forecast(s Series, horizon int) (Forecast, error) {
 	return f, nil
 }
 
+// CombinedPrefix begins the assumption of a combined forecast; the weights follow.
+const CombinedPrefix = "combined by past errors: "
+
 // combine combines the candidates' forecasts of the horizon. Between the series and the horizon there are `delay`
 // steps with unknown values: see Series.untilKnown.
 func (a auto) combine(s Series, delay, horizon int, weights []float64) (Forecast, error) {
@@ -88,7 +91,7 @@ func (a auto) combine(s Series, delay, horizon int, weights []float64) (Forecast
 			parts = append(parts, fmt.Sprintf("%.0f %% %s", share, a.candidates[m].Name()))
 		}
 	}
-	return Forecast{Forecaster: a.Name(), Mean: combineMeans(all, weights, horizon), Assumed: []string{"combined by past errors: " + strings.Join(parts, ", ")}}, nil
+	return Forecast{Forecaster: a.Name(), Mean: combineMeans(all, weights, horizon), Assumed: []string{CombinedPrefix + strings.Join(parts, ", ")}}, nil
 }
 
 // combineMeans returns, step by step, the weighted median of the means of the candidates with a weight;

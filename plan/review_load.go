@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"skyserve/forecast"
@@ -24,6 +25,9 @@ const (
 	minCurrentMinute = 15 * time.Second
 	// loadCurveMinutes is the length of the past in a load curve, in minutes.
 	loadCurveMinutes = 24 * 60
+	// maxShownWeights is the maximum number of forecasts whose weights a plan lists: they hardly ever are equal, and one line
+	// each would hide the other assumptions.
+	maxShownWeights = 3
 	// maxHistoryAge is the maximum time between a history's end and the time of the review.
 	maxHistoryAge = 35 * 24 * time.Hour
 )
@@ -210,6 +214,7 @@ func addKnown(to, values []float64, factor float64) {
 // forecastAll sets problem.LoadTPS and the load curves from the traffic of every model and region.
 func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 	var notes nameGroups
+	combined := 0
 	r.loaded = map[[2]int]bool{}
 	for _, t := range all {
 		r.loaded[[2]int{t.model, t.region}] = hasLoad(t.interactive)
@@ -220,7 +225,13 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 		curve := r.loadCurveOf(t)
 		if allUnknown(t.interactive) {
 			notes.addName("no history: assuming no interactive load", name)
-		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) { notes.addName(sentence, name) }); err != nil {
+		} else if err := r.forecastTraffic(f, t, curve, func(sentence string) {
+			if len(all) > maxShownWeights && strings.HasPrefix(sentence, forecast.CombinedPrefix) {
+				combined++
+				return
+			}
+			notes.addName(sentence, name)
+		}); err != nil {
 			return err
 		}
 		loads := r.problem.LoadTPS[t.model][t.region]
@@ -230,6 +241,9 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 			}
 			notes.addName("includes 10 % of the last hour's batch load", name)
 		}
+	}
+	if combined > 0 {
+		r.assume("%d of %d forecasts are combined by past errors; 'skyserve forecast' shows the weights", combined, len(all))
 	}
 	notes.each(len(all), func(names, sentence string) { r.assume("%s: %s", names, sentence) })
 	return r.addBacklog(f, all)

@@ -385,6 +385,32 @@ func TestReviewTiersAndRegions(t *testing.T) {
 	}
 }
 
+// In a service with many models and regions, the weights of each forecast would hide the other assumptions.
+func TestReviewSummarizesCombinedForecasts(t *testing.T) {
+	spec, h := demandtest.Parse(t, reviewYAML), days(t, 2, same)
+	few, err := Review(spec, nil, h, reviewAt, ReviewOptions{Forecaster: "auto"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := strings.Join(few.Proposal.Assumed, "\n"); !strings.Contains(all, "combined by past errors: ") {
+		t.Errorf("two forecasts, without their weights:\n%s", all)
+	}
+	spec.Models = append(spec.Models, spec.Models[0])
+	spec.Models[1].Name, spec.Models[1].Aliases = "other", nil
+	for _, s := range slices.Clone(h.Series) {
+		s.Model = "other"
+		h.Series = append(h.Series, s)
+	}
+	many, err := Review(spec, nil, h, reviewAt, ReviewOptions{Forecaster: "auto"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(many.Proposal.Assumed, "\n")
+	if strings.Contains(all, "combined by past errors: ") || strings.Count(all, "4 of 4 forecasts are combined by past errors") != 1 {
+		t.Errorf("four forecasts, with their weights:\n%s", all)
+	}
+}
+
 // A trace of requests has no models. It is the load of a service's only model; with several models it is ignored.
 func TestReviewOfHistoryWithoutModels(t *testing.T) {
 	end := reviewAt.Unix() / 60

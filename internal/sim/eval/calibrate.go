@@ -279,7 +279,9 @@ func calibrateRecord(ctx context.Context, name string, in io.Reader, o Calibrate
 	e.Runs = f.fitted
 	e.Errors = []CalibrationError{summariseErrors("first token", f.ttft), summariseErrors("decode step", f.tpot)}
 	c := &Calibration{Source: name, Format: CalibratedRecord, Engines: []CalibratedEngine{e}}
-	c.Assumed = s.assumptions(f, &o, &p)
+	if c.Assumed = s.assumptions(f, &o, &p); r.truncated {
+		c.Assumed = append(c.Assumed, "the record ends in the middle of a line: the fit uses the lines before")
+	}
 	return c, nil
 }
 

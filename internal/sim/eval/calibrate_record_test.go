@@ -268,6 +268,19 @@ func TestCalibrateReportsForeignRequests(t *testing.T) {
 	}
 }
 
+// The part of a record that is missing at its end is not a part of the fit, which must not look complete.
+func TestCalibrateReportsTruncatedRecord(t *testing.T) {
+	w := newSimulatedRecord(t, engine.Profiles()[0], 1, 6)
+	w.run(100 * time.Second)
+	const want = "the record ends in the middle of a line: the fit uses the lines before"
+	for text, truncated := range map[string]bool{w.out.String(): false, w.out.String()[:w.out.Len()-3]: true} {
+		all := strings.Join(calibrate(t, []byte(text), CalibrateOptions{}).Assumed, "\n")
+		if strings.Contains(all, want) != truncated {
+			t.Errorf("truncated %v: assumed is\n%s", truncated, all)
+		}
+	}
+}
+
 // The error for an insufficient record lists the missing data.
 func TestCalibrateRejectsInsufficientRecords(t *testing.T) {
 	p := engine.Profiles()[0]
