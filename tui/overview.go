@@ -289,14 +289,19 @@ func (s *screen) flowLines(t *Theme, w, n int) []string {
 	if len(flows) == 0 || n < 2 {
 		return nil
 	}
-	names, top := len(flowTitle), 0.0
+	top := 0.0
 	for _, f := range flows {
-		names = max(names, width(s.flowName(f)))
 		top = max(top, f.rate)
+	}
+	nameOf, counts := s.flowName, width(flowLine("", "", "", 0)+"  ")
+	names := widestFlow(flows, nameOf)
+	if names > w-counts { // the counts matter more than the clouds, and than the end of a name
+		nameOf = func(f flow) string { return f.from.ShortName() + " " + t.glyphs.arrow + " " + f.to.ShortName() }
+		names = min(widestFlow(flows, nameOf), max(w-counts, len(flowTitle)))
 	}
 	lines := []string{t.heading.apply(t.cut(flowLine(flowTitle, "REQ/S", "TOTAL", names), w))}
 	for _, f := range flows[:min(len(flows), n-1)] {
-		text := flowLine(s.flowName(f), rate(&f.rate), count(f.total), names) + "  "
+		text := flowLine(t.cut(t.text(nameOf(f)), names), rate(&f.rate), count(f.total), names) + "  "
 		line := t.cut(text, w)
 		if available := min(w-width(text), 20); available > 2 && top > 0 {
 			line += t.accent.apply(strings.Repeat(t.glyphs.heavy, int(f.rate/top*float64(available)+0.5)))
@@ -307,6 +312,15 @@ func (s *screen) flowLines(t *Theme, w, n int) []string {
 		lines[len(lines)-1] = t.muted.apply(t.cut(fmt.Sprintf("+ %d more", hidden+1), w))
 	}
 	return lines
+}
+
+// widestFlow returns the width of the longest name of a flow, at least that of the title.
+func widestFlow(flows []flow, nameOf func(flow) string) int {
+	names := len(flowTitle)
+	for _, f := range flows {
+		names = max(names, width(nameOf(f)))
+	}
+	return names
 }
 
 // flowLine formats one line of the flows.

@@ -175,6 +175,24 @@ func (s *sheet) uniform(i int) bool {
 	return true
 }
 
+// repeats reports whether two rows have the same text in a column.
+func (s *sheet) repeats(i int) bool {
+	seen := map[string]bool{}
+	for k := range s.rows {
+		seen[s.rows[k].cells[i].text] = true
+	}
+	return len(seen) < len(s.rows)
+}
+
+// distinctWidth returns the width from which different texts in a column look different: they are cut at their end.
+func (s *sheet) distinctWidth(i int) int {
+	var texts []string
+	for k := range s.rows {
+		texts = append(texts, s.rows[k].cells[i].text)
+	}
+	return distinctWidth(texts)
+}
+
 // fitColumns returns the sheet's columns for a width, each at most as wide as its widest cell.
 func (s *sheet) fitColumns(w int) []column {
 	columns := make([]column, len(s.columns))
@@ -190,6 +208,10 @@ func (s *sheet) fitColumns(w int) []column {
 			}
 		}
 		columns[i].minWidth = min(longest, max(c.minWidth, 1))
+		if names := i == 0 || c.hideIfUniform && !s.uniform(i) && s.repeats(0); names && !c.right && c.maxWidth > 0 {
+			// It tells rows apart, such as the region, and the model where a region has several.
+			columns[i].minWidth, columns[i].dropRank = max(columns[i].minWidth, min(s.distinctWidth(i), c.maxWidth)), 0
+		}
 		if c.right { // a truncated number would be a different number
 			columns[i].minWidth = max(longest, c.minWidth)
 		}

@@ -54,11 +54,14 @@ const (
 func (t *table) columns(th *Theme) []column {
 	id, state, model, gpu, reason, version := 0, 0, 0, 0, 0, 0
 	var gpus telemetry.GPUSummary
+	var models []string
 	up := false
 	for _, r := range t.rows {
 		id = max(id, width(clean(r.replica.ID)))
 		state = max(state, 3+width(clean(string(r.replica.State))))
-		model = max(model, width(clean(shortModel(r.replica.Model))))
+		if name := clean(shortModel(r.replica.Model)); !slices.Contains(models, name) {
+			models, model = append(models, name), max(model, width(name))
+		}
 		gpu = max(gpu, width(clean(r.replica.GPU)))
 		reason = max(reason, width(clean(reasonOf(r.replica))))
 		version = max(version, width(clean(r.replica.Version)))
@@ -75,7 +78,7 @@ func (t *table) columns(th *Theme) []column {
 	columns := []column{
 		colReplica:     {title: "REPLICA", minWidth: min(id, maxReplicaWidth, max(t.width/2, 0)), maxWidth: min(id, maxReplicaWidth)},
 		colState:       {title: "STATE", minWidth: min(state, 16), dropRank: 1},
-		colModel:       {title: "MODEL", minWidth: 8, maxWidth: min(model, maxModelWidth), dropRank: 7},
+		colModel:       {title: "MODEL", minWidth: min(max(distinctWidth(models), 8), maxModelWidth), maxWidth: min(model, maxModelWidth), dropRank: 7},
 		colGPU:         {title: "GPU", minWidth: min(gpu, 5), maxWidth: min(gpu, maxGPUWidth), dropRank: 8},
 		colPending:     {title: pending, minWidth: 5, right: true, dropRank: 4},
 		colRunning:     {title: running, minWidth: 4, right: true, dropRank: 3},

@@ -100,3 +100,52 @@ func TestReplicaIDsAreWhole(t *testing.T) {
 		}
 	}
 }
+
+// wide is a service whose regions and models have long names that differ at their end.
+func wide() *telemetry.Snapshot {
+	s := &telemetry.Snapshot{At: noon, Service: "chat"}
+	names := []string{"gcp/northamerica-northeast1", "gcp/northamerica-northeast2", "gcp/southamerica-east1"}
+	for i, name := range names {
+		var rs []telemetry.ReplicaSnapshot
+		for k, model := range []string{"meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"} {
+			r := replica(name[4:]+[]string{"-0", "-70b-0"}[k], "L4", 0.5)
+			r.Model = model
+			rs = append(rs, r)
+		}
+		r := region(name, rs...)
+		r.ForwardedTo = []telemetry.Flow{{Region: service.Region(names[(i+1)%3]), Requests: 4321}}
+		s.Regions = append(s.Regions, r)
+	}
+	return s
+}
+
+// Rows of a region and a model that look the same cannot be told apart.
+func TestRowsOfModelsDiffer(t *testing.T) {
+	for _, width := range []int{60, 80, 100, 120} {
+		frame := deskIn(t, width, 30, wide(), "$").frame()
+		for _, want := range []string{"northamerica-northeast1 ", "northamerica-northeast2 ", "Llama-3.1-8", "Llama-3.1-7"} {
+			if !strings.Contains(frame, want) {
+				t.Errorf("width %d: %s is not in\n%s", width, want, frame)
+			}
+		}
+	}
+}
+
+// The models of replicas differ where they are shown.
+func TestModelsOfReplicasDiffer(t *testing.T) {
+	for _, width := range []int{80, 90, 100, 105, 110, 115, 120, 130, 150} {
+		frame := deskIn(t, width, 30, wide(), "2").frame()
+		if strings.Contains(frame, "MODEL") && (!strings.Contains(frame, " Llama-3.1-8") || !strings.Contains(frame, " Llama-3.1-7")) {
+			t.Errorf("width %d:\n%s", width, frame)
+		}
+	}
+}
+
+// The names of two regions leave room for the counts of the requests between them.
+func TestForwardedCountsAreWhole(t *testing.T) {
+	for _, width := range []int{60, 80, 100, 120, 150} {
+		if frame := deskIn(t, width, 40, wide()).frame(); strings.Count(frame, " 4321") < 3 || !strings.Contains(frame, "TOTAL") {
+			t.Errorf("width %d: counts are missing in\n%s", width, frame)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -295,4 +296,27 @@ func wrap(text string, w int) []string {
 		}
 	}
 	return append(lines, cut(line, w, ""))
+}
+
+// distinctWidth returns the width from which different texts look different when they are cut at their end: one character
+// and an ellipsis after the longest beginning that two of them share.
+func distinctWidth(texts []string) int {
+	texts = slices.Clone(texts)
+	slices.Sort(texts)
+	longest := 0
+	for i, text := range slices.Compact(texts) {
+		if i == 0 {
+			continue
+		}
+		before := []rune(texts[i-1])
+		same := 0
+		for k, c := range []rune(text) {
+			if k >= len(before) || before[k] != c {
+				break
+			}
+			same++
+		}
+		longest = max(longest, min(width(string(before[:same]))+2, width(text)))
+	}
+	return longest
 }
