@@ -59,6 +59,9 @@ func ReadCounts(name string, in io.Reader) ([]ReplicaCountAt, error) {
 		}
 		out = append(out, c)
 	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("reading counts %s: has no row after its header", name)
+	}
 	slices.SortStableFunc(out, func(a, b ReplicaCountAt) int { return a.At.Compare(b.At) })
 	return out, nil
 }

@@ -185,10 +185,11 @@ func TestReadCounts(t *testing.T) {
 		t.Errorf("%+v %v", got, err)
 	}
 	for text, want := range map[string]string{
-		"":                                     "reading counts c.csv: is empty: must begin with a header such as minute,model,region,replicas",
-		"model,region,replicas\n":              "reading counts c.csv:1: must have a column minute or at, got model,region,replicas",
-		"minute,model,region\n":                "reading counts c.csv:1: must have a column replicas, got minute,model,region",
-		"minute,model,region,replicas,model\n": `reading counts c.csv:1: duplicate column "model": rename or remove one`,
+		"":                                        "reading counts c.csv: is empty: must begin with a header such as minute,model,region,replicas",
+		"model,region,replicas\n":                 "reading counts c.csv:1: must have a column minute or at, got model,region,replicas",
+		"minute,model,region\n":                   "reading counts c.csv:1: must have a column replicas, got minute,model,region",
+		"minute,model,region,replicas,model\n":    `reading counts c.csv:1: duplicate column "model": rename or remove one`,
+		"minute,model,region,replicas\n":          "reading counts c.csv: has no row after its header",
 		"minute,model,region,replicas\n1,m,r,x\n": `reading counts c.csv:2: replicas: must be a whole number from 0 to 1000000, got "x"`,
 		"minute,model,region,replicas\n1,m,,1\n":  `reading counts c.csv:2: model and region: must not be empty, got "m" and ""`,
 		"minute,model,region,replicas\nx,m,r,1\n": `reading counts c.csv:2: minute: must be minutes since 1970, got "x"`,
