@@ -311,7 +311,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.setUpBatches()
 	b.api = admin.New(admin.Options{
 		Self: b.cfg, Version: b.opts.Version, Workers: b.fleet, Traffic: b.runtime, Decisions: b.runtime, Requests: b.runtime.Requests, History: b.history, Usage: b.usage, Limited: b.limited,
-		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Control: b.control, BalancerLaunches: b.balancerLaunches, Events: b.eventLog(), Batches: b.openBatches, Backup: b.backupStore(), Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
+		Peers: b.peers.Status, ServiceYAML: b.specReader(), Reload: b.reload, Certificate: b.cert.status, Review: b.review.newest, Scaling: b.scaling.newest, Alerts: func() []telemetry.Alert { return b.alerts(time.Now()) }, ServiceAlerts: b.serviceAlerts, Control: b.control, BalancerLaunches: b.balancerLaunches, Events: b.eventLog(), Removals: b.removals(), Batches: b.openBatches, Backup: b.backupStore(), Draining: b.draining.Load, Registry: b.registry, Token: b.opts.AdminToken,
 		AllowCIDRs: b.opts.AllowCIDRs, Logger: b.log,
 	})
 	return nil

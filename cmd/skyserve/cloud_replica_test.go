@@ -1,16 +1,18 @@
 package main
 
 import (
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/service"
 	"skyserve/internal/testkit"
 )
 
 // Replicas of a cloud service can be added and removed by hand after confirmation, without failed
-// requests.
+// requests. One that was added is replaced when it is lost.
 func TestReplicaCommandsInCloud(t *testing.T) {
 	testkit.Slow(t)
 	t.Parallel()
@@ -67,4 +69,34 @@ func TestReplicaCommandsInCloud(t *testing.T) {
 	if out := e.skyserve(exitOK, append(up, "--yes")...); !strings.Contains(out, "no change") {
 		t.Errorf("up reverts manual changes:\n%s", out)
 	}
+
+	// One above replicas.min that ends without a notice is replaced.
+	replica(exitOK, "+ replica  us-east-1-0", "add", "us-east-1", "--yes")
+	within(t, "the controller has seen us-east-1-0", func() error {
+		var snapshot struct {
+			Regions []struct {
+				Replicas []struct {
+					ID         string
+					ReadySince *time.Time `json:"ready_since"`
+				}
+			}
+		}
+		e.document(&snapshot, "top", "chat", "--once", "-o", "json")
+		for _, region := range snapshot.Regions {
+			for _, r := range region.Replicas {
+				if r.ID == "us-east-1-0" && r.ReadySince != nil {
+					return nil
+				}
+			}
+		}
+		return errors.New("it has not")
+	})
+	lost := e.instance("us-east-1-0")
+	e.aws.TerminateInstance(lost)
+	within(t, "another machine of us-east-1-0", func() error {
+		if now, runs := e.RunningMachineIDs()["us-east-1-0"]; !runs || now == lost {
+			return errors.New("there is none")
+		}
+		return nil
+	})
 }

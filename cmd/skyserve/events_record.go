@@ -17,7 +17,7 @@ import (
 	"skyserve/provision/local"
 )
 
-// recordTimeout limits the time for recording events at one balancer: a change must not wait for it.
+// recordTimeout limits the time of one request about a change to one balancer: the change must not wait for it.
 const recordTimeout = 3 * time.Second
 
 // changeLog collects the events of one command, which changes a service.
@@ -72,13 +72,18 @@ func (l *changeLog) send(ctx context.Context, svc local.Service, errOut io.Write
 	}
 }
 
-// recordEvents records events at the first balancer that responds; one that hangs leaves the next one its own time.
+// recordEvents records events at the first balancer that responds.
 func recordEvents(ctx context.Context, admins []*telemetry.Client, events []telemetry.Event) (err error) {
+	return tryAdmins(ctx, admins, func(ctx context.Context, api *telemetry.Client) error { return api.RecordEvents(ctx, events) })
+}
+
+// tryAdmins sends a request to the first balancer that responds; one that hangs leaves the next one its own time.
+func tryAdmins(ctx context.Context, admins []*telemetry.Client, send func(context.Context, *telemetry.Client) error) (err error) {
 	for _, api := range admins {
 		try, cancel := context.WithTimeout(ctx, recordTimeout)
-		err = api.RecordEvents(try, events)
+		err = send(try, api)
 		cancel()
-		if err == nil || errors.Is(err, telemetry.ErrNotFound) { // an earlier version records none
+		if err == nil || errors.Is(err, telemetry.ErrNotFound) { // an earlier version cannot do it
 			return nil
 		}
 	}

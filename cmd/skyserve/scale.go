@@ -11,6 +11,7 @@ import (
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 	"skyserve/provision/local"
@@ -76,6 +77,7 @@ func openLockedScaling(ctx context.Context, svc local.Service, in io.Reader, err
 		OnDrained: func(id string) { u.printLine("drained %s", id) },
 		OnEnded:   u.printEnded,
 	}}
+	s.AnnounceRemoval = u.announceRemoval
 	drain := u.deployer.Drain
 	u.deployer.Drain = func(ctx context.Context, o provision.Object) {
 		u.printLine("draining %s", o.ID)
@@ -100,6 +102,37 @@ func (u *upRun) deliverReplicas(ctx context.Context, p *deploy.MachinePlan, idle
 		return err
 	}
 	return u.awaitServing(ctx, have, func(id string) bool { return fresh[id] })
+}
+
+// announceRemoval announces to the controller in a cloud, through the first balancer that responds, that replicas are being
+// removed. A controller on this computer reads the decisions.
+func (u *upRun) announceRemoval(ctx context.Context, replicas []provision.Object) {
+	var handles []string
+	for _, o := range replicas {
+		if o.TerminatedReason == "" && !cloud.RunsOnThisComputer(o.Region) {
+			handles = append(handles, o.Handle)
+		}
+	}
+	if len(handles) == 0 {
+		return
+	}
+	_, admins, err := runningAdmins(u.svc.Name())
+	if err == nil {
+		err = tryAdmins(ctx, admins, func(ctx context.Context, api *telemetry.Client) error { return api.AnnounceRemovals(ctx, handles) })
+	}
+	if err != nil {
+		u.printLine("the controller may replace the removed replicas, because no balancer could announce the removal: %v", err)
+	}
+}
+
+// countReplicas stores how many replicas a service on this computer has after `up`: replicas.min and max may have changed.
+func (u *upRun) countReplicas(ctx context.Context) error {
+	decided, err := deploy.ReadReplicaDecisions(decisionsFile(u.svc))
+	if err != nil {
+		return err
+	}
+	s := deploy.ReplicaScaler{Deployer: u.deployer, Decisions: decided, Store: func(d deploy.ReplicaDecisions) error { return d.Write(decisionsFile(u.svc)) }}
+	return s.CountReplicas(ctx)
 }
 
 // applyCount changes the replicas to the desired ones. It prompts for confirmation if that

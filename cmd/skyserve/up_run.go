@@ -211,11 +211,12 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	u.deployer = newDeployer(u.spec, u.operator.owner, u.places, u.program)
 	u.deployer.HostedZoneID, u.deployer.HealthChecks, u.deployer.FederatedAccount = u.hostedZone.ID, u.hostedZone.HealthChecks, u.federation.Account
 	u.deployer.LimitToBudget()
+	decided, err := deploy.ReadReplicaDecisions(decisionsFile(u.svc))
+	if err != nil {
+		return err
+	}
+	u.deployer.DesiredCounts = decided.DesiredCounts(u.operator.owner)
 	if u.draining == nil {
-		decided, err := deploy.ReadReplicaDecisions(decisionsFile(u.svc))
-		if err != nil {
-			return err
-		}
 		u.draining = decided.NotServing()
 	}
 	u.deployer.Filter, u.deployer.Enrolments, u.deployer.WaitReady, u.deployer.Drain = u.filter, u.enrolments, u.awaitReplaced, u.drain
@@ -283,6 +284,7 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.informControllers(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
+	u.announceRemoval(ctx, deploy.RemovedReplicas(u.changes.Changes))
 	remaining, err := u.updateBalancers(ctx)
 	if err != nil {
 		return u.applyError(ctx, err)
@@ -312,6 +314,9 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	}
 	if err == nil {
 		err = u.applyFinal(ctx, have)
+	}
+	if err == nil {
+		err = u.countReplicas(ctx)
 	}
 	if err == nil {
 		err = u.forgetRegions(have)

@@ -16,6 +16,9 @@ type Records interface {
 	// Load no earlier leader can change the record. It returns ErrDamagedRecord for a record that cannot be
 	// decoded.
 	Load(ctx context.Context, name string, value any) (found bool, err error)
+	// Read decodes a record that balancers write into value, a pointer to a struct, which it leaves unchanged where there is
+	// none. It returns ErrDamagedRecord for a record that cannot be decoded.
+	Read(ctx context.Context, name string, value any) error
 	// Store replaces a record with value, a struct, unless a later leader has loaded or stored it.
 	Store(ctx context.Context, name string, value any) error
 }
@@ -51,6 +54,21 @@ func (r termRecords) Load(ctx context.Context, name string, value any) (found bo
 		err = fmt.Errorf("reading %s from the store: %w", r.key(name), err)
 	}
 	return found, err
+}
+
+// Read implements Records.
+func (r termRecords) Read(ctx context.Context, name string, value any) error {
+	data, _, err := r.kv.Get(ctx, r.key(name))
+	switch {
+	case isNotFound(err):
+		return nil
+	case err == nil && json.Unmarshal(data, value) != nil:
+		err = ErrDamagedRecord
+	}
+	if err != nil {
+		err = fmt.Errorf("reading %s from the store: %w", r.key(name), err)
+	}
+	return err
 }
 
 // claim reads a record and writes it again with this leader's token, so that no earlier leader can change it.

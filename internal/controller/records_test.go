@@ -145,3 +145,26 @@ func TestStandbyContinuesRecords(t *testing.T) {
 		t.Errorf("the standby counts from %d, the leader came to %d", n, last)
 	}
 }
+
+// A record that balancers write can be read without owning it; one that is missing or damaged changes nothing.
+func TestRecordOfBalancersIsRead(t *testing.T) {
+	first, second, st, _ := twoTerms(t)
+	value := countRecord{N: 7}
+	if err := first.Read(t.Context(), "count", &value); err != nil || value.N != 7 {
+		t.Errorf("without a record: %+v, %v", value, err)
+	}
+	if _, err := st.Put(t.Context(), "count.chat", []byte(`{"n": 1}`)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []termRecords{second, first} { // the second does not take it from the first
+		if err := r.Read(t.Context(), "count", &value); err != nil || value.N != 1 {
+			t.Errorf("got %+v, %v", value, err)
+		}
+	}
+	if _, err := st.Put(t.Context(), "count.chat", []byte(`{"n": 1`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Read(t.Context(), "count", &value); !errors.Is(err, ErrDamagedRecord) {
+		t.Errorf("of a damaged record: %v", err)
+	}
+}

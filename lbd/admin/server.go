@@ -132,6 +132,8 @@ type Options struct {
 	ServiceAlerts func() []telemetry.Alert
 	// Events are the events of the service; nil without a store.
 	Events EventLog
+	// Removals stores the replicas that operators are removing; nil without a store.
+	Removals RemovalStore
 	// Backup is the store; nil without one.
 	Backup BackupStore
 	// Draining reports whether the balancer is shutting down; nil = it is not.
@@ -214,6 +216,7 @@ func (a *API) routes() []route {
 		{"GET /v1/events", a.serveEvents},
 		{"GET /v1/service/events", a.serveServiceEvents},
 		{"POST /v1/service/events", a.recordEvents},
+		{"POST /v1/service/removals", a.announceRemovals},
 		{"GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}).ServeHTTP},
 		{"GET /v1/store/backup", a.serveBackup},
 		{"POST /v1/store/restore", a.serveRestore},

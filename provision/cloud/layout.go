@@ -53,7 +53,7 @@ type LayoutInput struct {
 	// not used.
 	Reservations Reservations
 	// Have contains the existing objects of the service in the clouds. Without Counts, existing replicas above
-	// replicas.min stay, up to replicas.max: a plan or an operator added them.
+	// replicas.min stay, up to replicas.max: a plan, a strategy or an operator added them.
 	Have []provision.Object
 	// Now is the time at which machines would be launched; zero = reservations are used regardless of their end.
 	Now time.Time
@@ -67,8 +67,10 @@ type LayoutInput struct {
 	// they end.
 	Ending map[string]bool
 	// Counts is the desired number of replicas of each class. It is limited to replicas.min and max. For groups
-	// that it does not contain, the existing replicas are desired.
+	// that it does not contain, the existing replicas are desired, but at least DesiredCounts.
 	Counts map[ReplicaGroup]provision.ClassCounts
+	// DesiredCounts is the number of replicas that nobody has removed: some may have ended.
+	DesiredCounts map[ReplicaGroup]int
 	// SpotPenalty returns the number of recent interruptions and capacity errors of an offering, where older ones
 	// count less; nil = none.
 	SpotPenalty func(o provision.Offering) float64

@@ -9,6 +9,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/provision"
+	"skyserve/provision/cloud"
 )
 
 // A change of the models in service.yaml launches and removes the replicas of the models that were added and removed. All
@@ -66,15 +67,18 @@ func TestReplicasKeepTheirModel(t *testing.T) {
 	}
 }
 
-// A replica above replicas.min that ends is launched again on this computer. A cloud lists machines that were removed as ended
-// ones, too.
+// A replica above replicas.min that has ended is launched again if it is desired, and within replicas.max. Without a desired
+// count, the existing replicas stay.
 func TestEndedReplicaAboveMinIsLaunchedAgain(t *testing.T) {
 	for _, tt := range []struct {
-		text string
-		want []string
+		text    string
+		desired int
+		want    []string
 	}{
-		{"models: [{name: a, engine: {kind: sim}}]\nregions: [{name: local/us, replicas: {min: MIN, max: 3}}]\n", []string{"launch us-2 of a"}},
-		{"models: [{name: a, gpus: [{type: L4}]}]\nbalancer: {auth: {keys_from: env:KEYS}, insecure: true}\nregions: [{name: aws/us-east-1, replicas: {min: MIN, max: 3}}]\n", nil},
+		{"models: [{name: a, engine: {kind: sim}}]\nregions: [{name: local/us, replicas: {min: MIN, max: 3}}]\n", 3, []string{"launch us-2 of a"}},
+		{"models: [{name: a, engine: {kind: sim}}]\nregions: [{name: local/us, replicas: {min: MIN, max: 3}}]\n", 4, []string{"launch us-2 of a"}},
+		{"models: [{name: a, gpus: [{type: L4}]}]\nbalancer: {auth: {keys_from: env:KEYS}, insecure: true}\nregions: [{name: aws/us-east-1, replicas: {min: MIN, max: 3}}]\n", 4, []string{"launch us-east-1-2 of a"}},
+		{"models: [{name: a, gpus: [{type: L4}]}]\nbalancer: {auth: {keys_from: env:KEYS}, insecure: true}\nregions: [{name: aws/us-east-1, replicas: {min: MIN, max: 3}}]\n", 0, nil},
 	} {
 		withMin := func(count string) *service.Spec {
 			return parse(t, "name: chat\n"+strings.Replace(tt.text, "MIN", count, 1))
@@ -87,14 +91,31 @@ func TestEndedReplicaAboveMinIsLaunchedAgain(t *testing.T) {
 		}
 		in := input(withMin("1"))
 		in.Have = have
+		in.DesiredCounts = map[cloud.ReplicaGroup]int{{Model: "a", Region: in.Spec.Regions[0].Name}: tt.desired}
 		var got []string
 		for _, c := range provision.Diff(plan(t, in).Desired, have) {
-			if c.Kind() == provision.KindReplica && c.Action == provision.ActionLaunch {
+			if c.Kind() == provision.KindReplica && c.Action != provision.ActionTerminate {
 				got = append(got, fmt.Sprintf("%s %s of %s", c.Action, c.ID(), modelOf(c)))
 			}
 		}
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%q, want %q, of %s", got, tt.want, tt.text)
 		}
+	}
+}
+
+// Replicas on this computer that have ended are started again before others are created.
+func TestEndedReplicaIsPreferredToANewOne(t *testing.T) {
+	spec := parse(t, "name: chat\nmodels: [{name: a, engine: {kind: sim}}]\nregions: [{name: local/us, replicas: {min: 2, max: 3}}]\n")
+	in := input(spec)
+	in.DesiredCounts = map[cloud.ReplicaGroup]int{{Model: "a", Region: "local/us"}: 3}
+	for _, o := range launchAll(plan(t, in).Desired) {
+		if o.TerminatedReason = "process exited"; o.ID != "us-1" {
+			in.Have = append(in.Have, o)
+		}
+	}
+	in.DesiredCounts = nil
+	if got := ids(plan(t, in).Desired, provision.KindReplica); !slices.Equal(got, []string{"us-0", "us-2"}) {
+		t.Errorf("got %q, want us-0 and us-2", got)
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // addReplicas adds the desired replicas of a model in every managed region except static ones. Their number is that of
-// Counts or, without Counts, of the existing replicas and those of this computer that have ended, but at least
-// replicas.min and at most replicas.max. Terminating and overprovisioned replicas are added too. They do not count towards replicas.min. They count towards replicas.max,
-// except those in Ending.
+// Counts or, without Counts, of the existing replicas, but at least that of DesiredCounts and replicas.min, and at most
+// replicas.max. Terminating and overprovisioned replicas are added too. They do not count towards replicas.min. They count
+// towards replicas.max, except those in Ending.
 //
 // If a region has no capacity for some replicas, they are placed in fallback regions until the region has capacity
 // again. Fallback regions are the next regions with capacity in service.yaml; after the last region comes the first.
@@ -33,7 +33,7 @@ func (l *layout) addReplicas(model int) error {
 		b := l.Spec.BoundsFor(m.Name, r)
 		existing := l.replicaOrdinals(m, r, isRegular)
 		serving, terminating, unreplaced := l.splitTerminating(model, r, existing)
-		want := len(serving) + len(unreplaced) + l.countEndedHere(m, r)
+		want := max(len(serving)+len(unreplaced), l.DesiredCounts[ReplicaGroup{m.Name, r}])
 		var missing []provision.ReplicaClass
 		if counts, counted := l.Counts[ReplicaGroup{m.Name, r}]; counted {
 			want = counts.Total()
@@ -45,7 +45,7 @@ func (l *layout) addReplicas(model int) error {
 		want = min(want, max(b.Max-l.countWithinMax(model, r, terminating)-l.countWithinMax(model, r, overprovisioned), len(serving)))
 		shortfall[r] = min(l.Shortfall[ReplicaGroup{m.Name, r}], max(0, want-len(serving))) // existing replicas stay
 		others := l.replicaOrdinals(m, r, func(o provision.Object) bool { return !isRegular(o) })
-		ordinals[r] = fillOrdinals(serving, terminating, others, want-shortfall[r])
+		ordinals[r] = fillOrdinals(serving, terminating, others, l.endedHere(m, r), want-shortfall[r])
 		classes[r] = map[int]provision.ReplicaClass{}
 		for _, n := range ordinals[r] {
 			if len(missing) > 0 && !slices.Contains(existing, n) {
@@ -113,16 +113,25 @@ func (l *layout) splitTerminating(model int, region service.Region, ordinals []i
 	return serving, terminating, unreplaced
 }
 
-// countEndedHere returns how many regular replicas of a model have ended in a region on this computer: their processes exited
-// without being removed, and start again. A cloud still lists the machines that were removed, so that its ended ones do
-// not count.
-func (l *layout) countEndedHere(m *service.Model, region service.Region) (n int) {
-	for _, o := range l.Have {
-		if o.Kind == provision.KindReplica && o.Region == region && o.TerminatedReason != "" && RunsOnThisComputer(region) && o.Labels[labelModel] == m.Name && isRegular(o) {
-			n++
+// CountedReplicas returns the replicas that count towards the desired number of each model and region, by handle: the
+// existing regular ones without static machines. A terminating one counts until it has a replacement, which then counts.
+func CountedReplicas(spec *service.Spec, have []provision.Object, needReplacement map[string]bool) map[ReplicaGroup][]string {
+	l := &layout{LayoutInput: LayoutInput{Spec: spec, Have: have, NeedReplacement: needReplacement}}
+	counted := map[ReplicaGroup][]string{}
+	for i := range spec.Models {
+		for _, r := range ManagedRegions(spec) {
+			if r.Cloud() == service.CloudStatic {
+				continue
+			}
+			m := &spec.Models[i]
+			serving, _, unreplaced := l.splitTerminating(i, r, l.replicaOrdinals(m, r, isRegular))
+			for _, n := range serving {
+				unreplaced = append(unreplaced, l.runningObject(l.replicaID(i, r, n)).Handle) // not nil: it exists
+			}
+			counted[ReplicaGroup{m.Name, r}] = unreplaced
 		}
 	}
-	return n
+	return counted
 }
 
 // countWithinMax returns how many of the replicas with these ordinals count towards replicas.max.
@@ -191,14 +200,33 @@ func replicaOrdinal(o *provision.Object) (n int, ok bool) {
 	return n, err == nil && n >= 0
 }
 
-// fillOrdinals returns the first n of ordinals, and the lowest free ordinals if there are fewer than n. It also
-// returns all terminating ones. taken contains the ordinals of other replicas. The result is sorted.
-func fillOrdinals(ordinals, terminating, taken []int, n int) []int {
+// endedHere returns the ordinals of the regular replicas of a model that have ended in a region on this computer, ascending.
+// Their disks exist: they are started again before others are created.
+func (l *layout) endedHere(m *service.Model, region service.Region) (ended []int) {
+	for _, o := range l.Have {
+		if o.Kind != provision.KindReplica || o.Region != region || o.TerminatedReason == "" || !RunsOnThisComputer(region) || o.Labels[labelModel] != m.Name || !isRegular(o) {
+			continue
+		}
+		if n, ok := replicaOrdinal(&o); ok {
+			ended = append(ended, n)
+		}
+	}
+	slices.Sort(ended)
+	return ended
+}
+
+// fillOrdinals returns the first n of ordinals and, if there are fewer than n, free ones: first of preferred, then the
+// lowest. It also returns all terminating ones. taken contains the ordinals of other replicas. The result is sorted.
+func fillOrdinals(ordinals, terminating, taken, preferred []int, n int) []int {
 	out := slices.Clone(ordinals)
 	out = out[:min(len(out), n)]
 	slices.Sort(out)
 	for len(out) < n {
-		free := lowestFreeOrdinal(slices.Concat(out, terminating, taken))
+		used := slices.Concat(out, terminating, taken)
+		free := lowestFreeOrdinal(used)
+		if i := slices.IndexFunc(preferred, func(p int) bool { return !slices.Contains(used, p) }); i >= 0 {
+			free = preferred[i]
+		}
 		at, _ := slices.BinarySearch(out, free)
 		out = slices.Insert(out, at, free)
 	}

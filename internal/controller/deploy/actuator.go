@@ -164,6 +164,11 @@ func (rc *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, ha
 	for _, id := range change.Reclaim {
 		next = next.Reclaimed(id)
 	}
+	for _, id := range change.Remove {
+		now := rc.now().UTC().Round(0)
+		next = next.Reclaimed(id).WithDonated(id, service.Donation{Since: now, Until: now})
+	}
+	next = next.withRemoved(next.drainingHandles(have))
 	next = next.onlyExisting(func(id string) bool { return isRunning(have, id) || isStaticReplica(spec, id) })
 	if was.equal(next) {
 		return nil

@@ -35,10 +35,12 @@ type Deployer struct {
 	Now func() time.Time
 
 	// NeedReplacement (machines that their cloud interrupts, or whose reservation ends), Ending (those of them that
-	// do not come back), Counts, HostedZoneID, HealthChecks and FederatedAccount are those of cloud.LayoutInput.
+	// do not come back), Counts, DesiredCounts, HostedZoneID, HealthChecks and FederatedAccount are those of
+	// cloud.LayoutInput.
 	NeedReplacement  map[string]bool
 	Ending           map[string]bool
 	Counts           map[cloud.ReplicaGroup]provision.ClassCounts
+	DesiredCounts    map[cloud.ReplicaGroup]int
 	HostedZoneID     string
 	HealthChecks     []string
 	FederatedAccount string
@@ -144,7 +146,7 @@ func (dp *Deployer) planAfterRun(have []provision.Object, short map[cloud.Replic
 // planFor returns the changes for a list of existing objects.
 func (dp *Deployer) planFor(have []provision.Object, short map[cloud.ReplicaGroup]int) (*MachinePlan, error) {
 	l, err := cloud.BuildLayout(cloud.LayoutInput{
-		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, NeedReplacement: dp.NeedReplacement, Ending: dp.Ending, Counts: dp.Counts, HostedZoneID: dp.HostedZoneID, HealthChecks: dp.HealthChecks, FederatedAccount: dp.FederatedAccount, Binaries: dp.Binaries, UserData: dp.UserData,
+		Spec: dp.Spec, Owner: dp.Owner, Offerings: withKnownPrices(dp.offers, dp.prices), Reservations: dp.reservations, Have: have, Now: dp.clock()(), Shortfall: short, NeedReplacement: dp.NeedReplacement, Ending: dp.Ending, Counts: dp.Counts, DesiredCounts: dp.DesiredCounts, HostedZoneID: dp.HostedZoneID, HealthChecks: dp.HealthChecks, FederatedAccount: dp.FederatedAccount, Binaries: dp.Binaries, UserData: dp.UserData,
 		SpotPenalty: func(o provision.Offering) float64 { return dp.spotHistory().RecentEvents(o, dp.clock()()) }, SpotScore: dp.scores.scoreOf,
 		Interrupted: func(r service.Region) bool {
 			return dp.spotHistory().InterruptedSince(r, dp.clock()().Add(-fallbackWindow))

@@ -133,6 +133,13 @@ type hedgeMeter struct {
 	down, settled time.Duration // until now
 }
 
+// discardedRecords are records that nobody reads.
+type discardedRecords struct{}
+
+func (discardedRecords) Load(context.Context, string, any) (bool, error) { return false, nil }
+func (discardedRecords) Read(context.Context, string, any) error         { return nil }
+func (discardedRecords) Store(context.Context, string, any) error        { return nil }
+
 // simulateHedge runs the reconciler's launches and removals for a region over simulated time. With crashes, its controller
 // is replaced at random, every half an hour on average.
 func simulateHedge(t *testing.T, region string, seed uint64, duration time.Duration, crashes bool) (r hedgeResult) {
@@ -142,7 +149,7 @@ func simulateHedge(t *testing.T, region string, seed uint64, duration time.Durat
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w, rc := newHedgeMarket(seed), &Reconciler{}
+		w, rc := newHedgeMarket(seed), &Reconciler{storeRecords: discardedRecords{}}
 		bs := &bundleState{content: DeploymentInput{Spec: spec}, offersReadAt: map[service.Region]time.Time{}, newPrices: make(chan Prices, 1)}
 		bs.deployer = &Deployer{Spec: spec, Provider: w, UserData: func(cloud.MachineInput) (string, error) { return "", nil }, offers: map[service.Region]provision.Offerings{}}
 		bs.deployer.exhausted.Spot = &rc.spot
@@ -157,9 +164,9 @@ func simulateHedge(t *testing.T, region string, seed uint64, duration time.Durat
 			w.step(now)
 			s, seen := &observation{spec: spec, have: lastBalancers(w.Objects())}, w.reports(now)
 			rc.settlingSpot = rc.settlingSpotReplicas(spec, s.have, seen, now)
-			if crashes && w.random.IntN(30) == 0 { // another controller leads, with no memory of this one's
+			if crashes && w.random.IntN(30) == 0 { // another controller leads, which knows only this one's decisions
 				rc.Wait()
-				rc = &Reconciler{}
+				rc = &Reconciler{storeRecords: discardedRecords{}, storedDecisions: rc.storedDecisions}
 				bs.deployer.exhausted.Spot = &rc.spot
 				rc.settlingSpot = rc.settlingSpotReplicas(spec, s.have, seen, now)
 				r.crashes++

@@ -278,6 +278,7 @@ func (i *Inspector) setDrift(ctx context.Context, s *ServiceStatus, l Listing, u
 	case slices.ContainsFunc(l.Objects, IsEarlierVersion):
 		return fmt.Errorf("%w: run 'skyserve down %s' first", ErrEarlierVersion, s.Service)
 	}
+	i.Deployer.DesiredCounts = i.Decisions.DesiredCounts(i.Deployer.Owner)
 	p, err := i.Deployer.planFor(l.Objects, nil)
 	if err == nil && i.readPrices(ctx, p) {
 		p, err = i.Deployer.planFor(l.Objects, nil)

@@ -333,6 +333,9 @@ func (rc *Reconciler) launchMissingReplicas(ctx context.Context, bs *bundleState
 	rc.logSpotError(bs, rc.observeSpot(ctx, bs, s))
 	bs.deployer.recordInterruptions(s.have, seen)
 	rc.setNeedReplacement(bs.deployer, s, seen)
+	if err := rc.countReplicas(ctx, bs, s); err != nil {
+		return false, err
+	}
 	rc.excessOutOfRegion = map[string]bool{}
 	bs.deployer.Filter = func(p *MachinePlan, c provision.Change) bool {
 		if removesOutOfRegion(bs.deployer.Spec, p, c, serving) {

@@ -63,8 +63,11 @@ type reconcilerWorld struct {
 	store    testStore
 	// refuse returns why a launch is refused; nil = none is.
 	refuse func(provision.Desired) error
-	// launched is called after a launch; nil = nothing is.
+	// launched is called after a launch, listing before a region is listed; nil = nothing is.
 	launched func()
+	listing  func()
+	// deliver replaces the bundle by that of another service.yaml.
+	deliver func(text string)
 }
 
 // Launch launches an object, unless it is refused.
@@ -106,12 +109,24 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 		t.Fatal(err)
 	}
 	first := machineAt(cloud.FirstBalancer(c.Spec), provision.KindBalancer, cloud.ManagedRegions(c.Spec)[0], "", "1", 0)
-	u := &reconcilerWorld{Memory: newCloud(c.Spec), dir: writeBundle(t, deployments(t, c, []provision.Object{first})[first.ID]), owner: authority.Owner(), spec: c.Spec, unresponsive: map[service.Region]bool{}}
-	for _, name := range []string{identity.FileController, identity.FileDelegated} {
-		if err := os.Chmod(filepath.Join(u.dir, name), 0o600); err != nil {
+	u := &reconcilerWorld{Memory: newCloud(c.Spec), dir: t.TempDir(), owner: authority.Owner(), spec: c.Spec, unresponsive: map[service.Region]bool{}}
+	u.deliver = func(text string) {
+		t.Helper()
+		c.Spec, c.SpecYAML = parse(t, text), []byte(text)
+		u.spec = c.Spec
+		if err := os.RemoveAll(u.dir); err != nil {
 			t.Fatal(err)
 		}
+		if err := os.CopyFS(u.dir, os.DirFS(writeBundle(t, deployments(t, c, []provision.Object{first})[first.ID]))); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{identity.FileController, identity.FileDelegated} {
+			if err := os.Chmod(filepath.Join(u.dir, name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
+	u.deliver(text)
 	dp := newDeployer(u.spec, u.Memory)
 	dp.Owner = u.owner
 	p, err := dp.Plan(t.Context())
@@ -147,6 +162,9 @@ type worldLister struct {
 }
 
 func (l worldLister) List(ctx context.Context, name string) ([]provision.Object, error) {
+	if l.listing != nil {
+		l.listing()
+	}
 	if l.unresponsive[l.region] {
 		return nil, errors.New("the cloud is out of order")
 	}

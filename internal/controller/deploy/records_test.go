@@ -74,6 +74,16 @@ func (r testRecords) Load(_ context.Context, name string, value any) (bool, erro
 	return false, nil
 }
 
+func (r testRecords) Read(_ context.Context, name string, value any) error {
+	if r.down {
+		return errDown
+	}
+	if text := r.values[name]; text != "" && json.Unmarshal([]byte(text), value) != nil {
+		return controller.ErrDamagedRecord
+	}
+	return nil
+}
+
 func (r testRecords) Store(_ context.Context, name string, value any) error {
 	switch {
 	case r.down:

@@ -15,14 +15,17 @@ import (
 	"skyserve/provision"
 )
 
-// ReplicaDecisions are the replicas that a plan, a strategy or an operator has drained or donated. They are stored
-// in a file or a record named decisions. They are no decisions about requests (core.Decision). The zero value
-// contains none.
+// ReplicaDecisions are the replicas that a plan, a strategy or an operator has drained or donated, and how many it desires.
+// They are stored in a file or a record named decisions. They are no decisions about requests (core.Decision). The zero
+// value contains none.
 type ReplicaDecisions struct {
 	// Drained are the sorted IDs of replicas that receive no requests.
 	Drained []string `json:"drained"`
 	// Donated are replicas that are donated or drain before removal, by ID.
 	Donated []DonatedReplica `json:"donated"`
+	// Desired are the desired counts of the models and regions where replicas were counted, of the service of Owner.
+	Desired []DesiredCount `json:"desired,omitempty"`
+	Owner   string         `json:"owner,omitempty"`
 }
 
 // DonatedReplica is a donated replica: it runs, but the service does not use it. It counts towards
@@ -122,7 +125,7 @@ func (d ReplicaDecisions) onlyExisting(exists func(id string) bool) ReplicaDecis
 
 // equal reports whether two contain the same decisions.
 func (d ReplicaDecisions) equal(other ReplicaDecisions) bool {
-	return slices.Equal(d.Drained, other.Drained) && slices.EqualFunc(d.Donated, other.Donated, func(a, b DonatedReplica) bool {
+	return d.equalCounts(other) && slices.Equal(d.Drained, other.Drained) && slices.EqualFunc(d.Donated, other.Donated, func(a, b DonatedReplica) bool {
 		return a.ID == b.ID && a.Since.Equal(b.Since) && a.Until.Equal(b.Until)
 	})
 }

@@ -33,6 +33,9 @@ type ReplicaScaler struct {
 	// BeforeRemoval is called before an allowed change that takes an operator-selected replica out of service;
 	// an error ends the change. It may be nil.
 	BeforeRemoval func(ctx context.Context) error
+	// AnnounceRemoval tells a controller in a cloud that replicas are being removed, which it would otherwise replace; may be
+	// nil. One on this computer reads Decisions.
+	AnnounceRemoval func(ctx context.Context, replicas []provision.Object)
 	// OnDrained is called for drained replicas that stay; may be nil.
 	OnDrained func(id string)
 	// OnEnded is called for a machine that ended while ApplyDesired waited for it, before the remaining
@@ -401,6 +404,9 @@ func (s *ReplicaScaler) applyPlan(ctx context.Context, p *MachinePlan) error {
 		return nil
 	}
 	s.Changed = true
+	if err := s.announceRemoval(ctx, p.Changes); err != nil {
+		return err
+	}
 	_, err := provision.Apply(ctx, p.Changes, s.launcher(), s.applyOptions(p, s.Progress))
 	if err != nil {
 		return err
@@ -408,8 +414,11 @@ func (s *ReplicaScaler) applyPlan(ctx context.Context, p *MachinePlan) error {
 	return s.updateBalancers(ctx, p)
 }
 
-// updateBalancers updates the balancers after a plan was applied.
+// updateBalancers counts the replicas and updates the balancers after a plan was applied.
 func (s *ReplicaScaler) updateBalancers(ctx context.Context, p *MachinePlan) error {
+	if err := s.CountReplicas(ctx); err != nil {
+		return err
+	}
 	fresh := map[string]bool{}
 	for _, c := range p.Changes {
 		if c.Action == provision.ActionLaunch {

@@ -200,8 +200,8 @@ func TestApplyWantedOrder(t *testing.T) {
 		{"one fewer", "aws/us-east-1", "", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
 		{"one fewer, where cloud machines are removed", "aws/us-east-1", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-east-1-2; terminate us-east-1-2; use, idle [], new []"},
 		{"one fewer, which is donated", "local/us", "donate: true", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "decide; use, idle [us-2], new []; drain us-2"},
-		{"one fewer, not donated", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "drain us-2; terminate us-2; use, idle [], new []"},
-		{"another GPU, where the excess is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
+		{"one fewer, not donated", "local/us", "donate: false", provision.ClassCounts{onL4: 3}, provision.ClassCounts{onL4: 2}, "decide; drain us-2; terminate us-2; use, idle [], new []"},
+		{"another GPU, where the excess is donated", "local/us", "donate: true", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-2; decide; use, idle [], new [us-2]; drain us-1; terminate us-1; use, idle [], new []"},
 		{"another GPU", "aws/us-east-1", "", nil, provision.ClassCounts{onL4: 1, onH100: 1}, "launch us-east-1-2; use, idle [], new [us-east-1-2]; drain us-east-1-1; terminate us-east-1-1; use, idle [], new []"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
