@@ -34,7 +34,7 @@ func sentIn(actions []Action) (ids []string) {
 }
 
 // Engines cache a prompt when they have computed it. A second request with the same beginning is sent when the first one
-// has its first token, or has ended, or is in a step of its own.
+// has its first token, or has ended, or should have been computed: 4,000 tokens take two seconds.
 func TestSharedPromptIsNotComputedTwice(t *testing.T) {
 	long, half := fresh(rand.New(rand.NewPCG(1, 1)), 250), fresh(rand.New(rand.NewPCG(1, 2)), 250)
 	copy(half, long[:125])
@@ -49,7 +49,7 @@ func TestSharedPromptIsNotComputedTwice(t *testing.T) {
 		{"a shared half", half, Event{Kind: EventFirstToken, ID: "a"}, now},
 		{"cancelled", long, Event{Kind: EventCancelled, ID: "a", Outcome: &Outcome{}}, now},
 		{"served", long, Event{Kind: EventFinished, ID: "a", Outcome: &Outcome{}}, now},
-		{"computing", long, Event{Kind: EventTick}, now + 100*time.Millisecond},
+		{"no first token in time", long, Event{Kind: EventTick}, now + 2100*time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := start(DefaultConfig(policy.NewCost()), 1)
@@ -60,8 +60,11 @@ func TestSharedPromptIsNotComputedTwice(t *testing.T) {
 			if target, reason := arrival(b, now, "b", c.second, true); target != "" || reason != QueuedForPrefill {
 				t.Fatalf("the second request was sent to %q, reason %q", target, reason)
 			}
-			if ids := sentIn(b.Step(now, Event{Kind: EventTick})); len(ids) > 0 {
-				t.Fatalf("%v was sent while the first prompt is to be computed", ids)
+			if c.at > now {
+				b.Step(now+1900*time.Millisecond, idle("r0"))
+			}
+			if ids := sentIn(b.Step(max(now, c.at-200*time.Millisecond), Event{Kind: EventTick})); len(ids) > 0 {
+				t.Fatalf("%v was sent while the first prompt is computed", ids)
 			}
 			if ids := sentIn(b.Step(c.at, c.then)); len(ids) != 1 || ids[0] != "b" {
 				t.Errorf("sent %v", ids)

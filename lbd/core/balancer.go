@@ -44,10 +44,10 @@ type request struct {
 	uncached   int
 	promptWork int
 	answerWork int
-	// matchAtSend is the number of bytes of its prompt that its target was expected to have cached. prefillExpectedAt is
-	// when the target was expected to begin to compute the others. awaitsPrefill: see awaitsSharedPrefill.
+	// matchAtSend is the number of bytes of its prompt that its target was expected to have cached. prefillExpectedBy is
+	// when the target was expected to have computed the others. awaitsPrefill: see awaitsSharedPrefill.
 	matchAtSend       int
-	prefillExpectedAt time.Duration
+	prefillExpectedBy time.Duration
 	awaitsPrefill     bool
 	// matchInProgress: uncached assumes a match with a prompt that the target may still have been computing.
 	matchInProgress bool

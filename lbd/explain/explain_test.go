@@ -192,11 +192,11 @@ func TestUnsuccessfulRequests(t *testing.T) {
 		}), []string{"Queued for 220 ms: the model had no replica, waiting for one to start"}},
 		{"shared prefill", base(func(d *record.RequestRecord) {
 			d.State, d.Status, d.E2EMillis, d.Reason = "queued", 0, nil, core.QueuedForPrefill
-		}), []string{"still queued: its replica was about to compute the beginning of its prompt"}},
+		}), []string{"still queued: its replica computed the beginning of its prompt"}},
 		{"had shared prefill", base(func(d *record.RequestRecord) {
 			d.Attempts = origin().Attempts[1:]
 			d.Attempts[0].SharedPrefill = true
-		}), []string{"Queued for 220 ms: its replica was about to compute the beginning of its"}},
+		}), []string{"Queued for 220 ms: its replica computed the beginning of its prompt for"}},
 		{"was kept", base(func(d *record.RequestRecord) {
 			d.Attempts = origin().Attempts[1:]
 			d.Attempts[0].HeldFor = "us-0"

@@ -102,8 +102,8 @@ func whyWaiting(policyName, keptFor string, cold, sharedPrefill bool) string {
 // waitsForStart is why a request of a model that scales to zero is queued.
 const waitsForStart = "the model had no replica, waiting for one to start"
 
-// waitsForPrefill is why a request is queued whose prompt begins like one that its replica is about to compute.
-const waitsForPrefill = "its replica was about to compute the beginning of its prompt for another request, and to cache it"
+// waitsForPrefill is why a request is queued whose prompt begins like one that its replica computes.
+const waitsForPrefill = "its replica computed the beginning of its prompt for another request first"
 
 // noLiveReplica is the reason for which a balancer returns a request to the peer that forwarded it.
 const noLiveReplica = "no live replica here"

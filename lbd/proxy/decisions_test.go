@@ -98,7 +98,7 @@ func TestDecisionContainsReservedReplica(t *testing.T) {
 	}
 }
 
-// A streamed request waits while its replica is about to compute the same prompt for another one, and its record says
+// A streamed request waits while its replica computes the same prompt for another one, and its record says
 // so. A prompt of 100,000 tokens is ahead of both.
 func TestRequestAwaitsTheSamePrompt(t *testing.T) {
 	o := testOptions(t)
