@@ -3,6 +3,7 @@ package forecast
 import (
 	"math"
 	"slices"
+	"time"
 )
 
 const (
@@ -17,17 +18,17 @@ const (
 	similarShare = 0.4
 	// nearZero is the share of the mean below which a lower end is near zero.
 	nearZero = 0.1
-	// errorFade is the age at which an error has weight 1/e.
+	// errorFade is the age at which an error of a step has weight 1/e, and peakFade that of a peak: few peaks of a week are
+	// independent.
 	errorFade = 3 * day
+	peakFade  = 2 * errorFade
 	// minSimilar is the minimum number of past errors that apply to a forecast, of a step or of a peak.
 	minSimilar = 100
 )
 
 // outcome is a past forecast of one value and the actual value. dayMean is the mean of the day before
 // the forecast; weight fades with age. Time is divided into periods as long as the horizon, because the errors of one
-// period may be large together; period is the number of periods before the one of the value. Each peak has a period of
-// its own: peaks count as independent although their windows overlap where the horizon is longer than the distance
-// between origins.
+// period may be large together; period is the number of periods before the one of the value, or of a peak's origin.
 type outcome struct {
 	mean, actual, dayMean, weight float64
 	period                        int
@@ -52,12 +53,22 @@ type calibration struct {
 	// correlation is the correlation of large errors of one period, from 0 for independent ones to 1.
 	correlation float64
 	periods     int // number of periods
+	// unbiased is copied to the samples of errors.
+	unbiased bool
 }
 
-// calibrate creates a calibration from past outcomes, oldest first; ok is false when there are too
-// few. Its scale is the one whose intervals, learned from the older half, have the lowest interval
-// score (Gneiting and Raftery 2007, eq. 43) on the newer half.
+// calibrate creates a calibration from past outcomes of steps, oldest first; ok is false when there are too
+// few.
 func calibrate(past []outcome) (c calibration, ok bool) {
+	if c, ok = scaledCalibration(past); ok {
+		c.learnCorrelation()
+	}
+	return c, ok
+}
+
+// scaledCalibration creates a calibration of independent errors. Its scale is the one whose intervals, learned from the
+// older half, have the lowest interval score (Gneiting and Raftery 2007, eq. 43) on the newer half.
+func scaledCalibration(past []outcome) (c calibration, ok bool) {
 	if len(past) < minErrors {
 		return calibration{}, false
 	}
@@ -69,9 +80,7 @@ func calibrate(past []outcome) (c calibration, ok bool) {
 			best, lowest = scale, score
 		}
 	}
-	c = newCalibration(byMean(past), best)
-	c.learnCorrelation()
-	return c, true
+	return newCalibration(byMean(past), best), true
 }
 
 // byMean returns outcomes sorted by mean, the older of equal ones first.
@@ -161,22 +170,24 @@ func (c calibration) errors(mean float64) errorSample {
 	for _, w := range together {
 		variance += c.correlation * w * w
 	}
-	out.count = sum * sum / variance
+	out.count, out.unbiased = sum*sum/variance, c.unbiased
 	return out
 }
 
 // errorSample is past errors, sorted, with weights that sum to 1. count is the equivalent number of
 // independent errors of equal weight (Kish 1965: a sample of clusters).
 type errorSample struct {
-	values []weighted
-	count  float64
+	values   []weighted
+	count    float64
+	unbiased bool
 }
 
 type weighted struct{ value, weight float64 }
 
 // quantile returns the q-quantile of the error of the next forecast, by the correction of conformal prediction for few
 // errors: the next error is equally likely to have any rank among the past ones (`count` of them). So the result is
-// at least as far from the median as the q-quantile of the past errors.
+// at least as far from the median as the q-quantile of the past errors. An unbiased one is half a rank nearer to the
+// median, and the median is that of the past errors.
 func (e errorSample) quantile(q float64) float64 {
 	if q < 0.5 {
 		return -e.upper(1-q, -1)
@@ -186,7 +197,11 @@ func (e errorSample) quantile(q float64) float64 {
 
 // upper returns the quantile for q of at least 0.5, of the errors times sign.
 func (e errorSample) upper(q, sign float64) float64 {
-	beyond := (1-q)*(1+1/e.count) - 1/e.count
+	ranks := 1.0
+	if e.unbiased {
+		ranks = 0.5
+	}
+	beyond := (1-q)*(1+1/e.count) - ranks/e.count
 	var sum float64
 	n := len(e.values)
 	for k := range n {
@@ -274,7 +289,7 @@ func (t pastTrack) outcomes(s Series, dayMeans []float64, horizon, bin int) []ou
 	var out []outcome
 	for i, o := range t.origins {
 		actual := window(s, o, horizon)
-		weight := t.weight(i, s)
+		weight := t.weight(i, s, errorFade)
 		for h := from; h < min(to, len(actual)); h++ {
 			if v := actual[h]; !math.IsNaN(v) {
 				out = append(out, outcome{t.means[i][h], v, dayMeans[o-t.delay], weight, (o + h - t.origins[0]) / horizon})
@@ -284,9 +299,9 @@ func (t pastTrack) outcomes(s Series, dayMeans []float64, horizon, bin int) []ou
 	return out
 }
 
-// weight returns the weight of a forecast, which fades with age.
-func (t pastTrack) weight(i int, s Series) float64 {
-	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(errorFade)))
+// weight returns the weight of a forecast, which is 1/e at the age fade.
+func (t pastTrack) weight(i int, s Series, fade time.Duration) float64 {
+	return math.Exp(-float64(len(s.Values)-t.origins[i]) / float64(s.steps(fade)))
 }
 
 // dayMeansOf returns the mean of the day before every step, and of the last day of the series. Over a whole day, the mean

@@ -48,7 +48,7 @@ func (p Peaks) At(name string) (peak float64, ok bool) {
 // means that were forecast. With too few it is derived from the intervals.
 func (f *Forecast) learnPeak(t pastTrack, s Series, dayMeans []float64) {
 	top, _ := maxOf(f.Mean)
-	c, ok := calibrate(t.peaks(s, dayMeans))
+	c, ok := calibratePeaks(t.peaks(s, dayMeans))
 	if !ok {
 		lo, _ := maxOf(f.Lo90)
 		hi, _ := maxOf(f.Hi90)
@@ -70,6 +70,17 @@ const (
 	normal99 = 2.3263478740408408
 )
 
+// calibratePeaks creates a calibration from past peaks, oldest first; ok is false when there are too few. The peaks of one
+// period count as one error: the windows of its origins overlap, and their correlation falls in proportion to the steps that
+// they share, so that they are as much evidence as windows that do not overlap. Few independent errors are left. So the
+// quantiles are unbiased: P50 is planned for.
+func calibratePeaks(past []outcome) (c calibration, ok bool) {
+	if c, ok = scaledCalibration(past); ok {
+		c.correlation, c.periods, c.unbiased = 1, past[len(past)-1].period+1, true
+	}
+	return c, ok
+}
+
 // peaks returns the highest means of a track and the highest actual values, of the horizons that
 // are complete and known.
 func (t pastTrack) peaks(s Series, dayMeans []float64) []outcome {
@@ -78,7 +89,7 @@ func (t pastTrack) peaks(s Series, dayMeans []float64) []outcome {
 		actual := window(s, o, len(t.means[i]))
 		if top, ok := maxOf(actual); ok && len(actual) == len(t.means[i]) {
 			expected, _ := maxOf(t.means[i])
-			out = append(out, outcome{expected, top, dayMeans[o-t.delay], t.weight(i, s), i})
+			out = append(out, outcome{expected, top, dayMeans[o-t.delay], t.weight(i, s, peakFade), (o - t.origins[0]) / len(t.means[i])})
 		}
 	}
 	return out
