@@ -59,8 +59,8 @@ type BFIO struct {
 	endingRequests []int64 // number of these requests
 
 	ties, peerTies rotation
-	pools          map[string]int // number of pools, by model
-	offset         int            // rank and engine to prefer among equals in this pool, modulo their number
+	pools          map[string]int // number of pools so far, by model
+	offset         int            // earlier pools of this model; varies which of equal ranks and engines is preferred
 }
 
 // engineShare contains the ranks of one engine and its part of the pool.
@@ -223,7 +223,11 @@ func (p *BFIO) window(pool *Pool, ranks []Rank, received int) int {
 	for i := range pool.Waiting {
 		responseTokens += pool.Waiting[i].ExpectedTokens
 	}
-	if responseTokens > 0 && running*len(pool.Waiting) >= responseTokens*len(ranks) {
+	if responseTokens == 0 {
+		return p.options.Window
+	}
+	// The mean response takes responseTokens/len(pool.Waiting) steps.
+	if endsPerStep := running * len(pool.Waiting) / responseTokens; endsPerStep >= len(ranks) {
 		return 0
 	}
 	return p.options.Window

@@ -24,16 +24,16 @@ type CostConstants struct {
 	// AdmitSteps is the number of decode steps after which an engine with free memory starts the next
 	// pending request.
 	AdmitSteps float64
-	// TransientSteps is a number of decode steps. If an engine with free memory has pending requests, they have
-	// probably arrived during a step, and start in the next ones. If it still has pending requests after TransientSteps
-	// and the time to compute the prompts there, its batch or its memory is full.
+	// TransientSteps is the number of decode steps for which pending requests at an engine with free memory count as just
+	// arrived: they start in the next steps. If there still are pending requests after these steps and the time to compute
+	// the prompts there, the batch or the memory counts as full (holdSeconds).
 	TransientSteps float64
 	// Residence is the residence time that NominalResidence assumes.
 	Residence time.Duration
 
 	// SlowdownWeight is the weight of the time by which a request delays the requests already there,
 	// relative to its own time. SharedSlowdownWeight replaces it for a request with a shared prefix
-	// (Facts.SharedPrefix). The ratio of queued to outstanding requests is added, up to a sum of 1.
+	// (Facts.SharedPrefix). The ratio of queued to outstanding requests is added to the weight, up to a sum of 1.
 	SlowdownWeight, SharedSlowdownWeight float64
 	// PrefillQueueWeight is the weight of the time to compute the uncached prompt tokens of other
 	// requests at a replica (Candidate.PrefillTokens): they are computed before or together with
@@ -42,36 +42,37 @@ type CostConstants struct {
 	// MemoryPenalty is the cost of a replica whose KV memory is full, as a share of its residence
 	// time. It grows from zero at MemoryThreshold, a KV utilisation.
 	MemoryPenalty, MemoryThreshold float64
-	// OccupancyWeight is multiplied by the residence time of a replica and by the share of its KV memory that a request
-	// occupies: this is the cost, in seconds, of occupying memory where the KV memory is full. Like MemoryPenalty, the
-	// cost grows from zero at MemoryThreshold. The memory that a request occupies is counted as P + n (P + R), where P is
-	// the free memory that the prompt takes, R the memory of the response, and n the number of requests that wait for
-	// the replica. P stands for the cached prefixes that are evicted for the prompt, n (P + R) for the delay of the n
-	// waiting requests.
+	// OccupancyWeight is the weight of the memory that a request occupies at a replica whose KV memory is full. Like
+	// MemoryPenalty, this cost grows from zero at MemoryThreshold. At full memory it is, in seconds:
+	//
+	//	OccupancyWeight * residence * (P + n*(P+R)) / M
+	//
+	//   - M is the KV memory of the replica.
+	//   - P is the free memory that the prompt takes: cached prefixes are evicted for it.
+	//   - R is the memory of the response.
+	//   - n is the number of requests that wait for the replica: each is delayed by P+R.
 	OccupancyWeight float64
 	// SupersededMatchWeight is the weight of Candidate.SupersededBytes until engines have shown how much
 	// of such text they still have cached (Facts.SupersededShare).
 	SupersededMatchWeight float64
-	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts. It limits the cost of a copy, which
-	// a replica makes when it computes a shared prefix that another replica here has cached already.
+	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts in the cost of a copy. A copy is made when a
+	// shared prefix that a replica here has cached is computed elsewhere too.
 	MaxEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica without a cache. This time is added to the
 	// cost of a peer, so that no request is forwarded for a small gain: the later turns of its conversation would
 	// follow their cached prefix to the peer, each with another round trip.
 	PeerMarginShare float64
 	// PeerPrefillMarginShare is a share of the time to compute the request's uncached prompt tokens at a peer. This time
-	// is added to the cost of the peer for the prompts that it has begun to compute since its last report: this request
-	// and they delay each other.
+	// is added to the cost of the peer. It stands for prompts that the peer has started since its last report: they and the
+	// request would delay each other.
 	PeerPrefillMarginShare float64
-	// PeerLoadLifetime is a share of a peer's residence time. If the peer last reported less load than the mean, the
-	// difference decreases with the age of the report, to 1/e of it after this time: other regions see the same low
-	// load, and send requests there too.
+	// PeerLoadLifetime is a time constant, as a share of a peer's residence time. A reported load below the mean is assumed
+	// to approach the mean as the report ages: other regions see the same low load, and send requests there too. After
+	// this time, 1/e of the difference remains.
 	PeerLoadLifetime float64
-	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue
-	// when it has waited for this time plus the time in which the whole queue is served. While a replica is
-	// available, an overdue request is no longer held for one that is not. A fixed time instead of a share would make
-	// more requests overdue in a service with a long maximum time. These are mostly requests with long prompts, which are
-	// passed over longest. Each would be served in place of several requests with short prompts.
+	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue when it has
+	// waited for this time plus the time in which the whole queue is served. While a replica is available, an overdue
+	// request is not held for one that is not.
 	MaxHoldShare float64
 }
 
@@ -160,15 +161,15 @@ func (*Cost) Traits() Traits { return Traits{Prefix: true, Peers: true, Holds: t
 // costTolerance is the difference, in seconds, below which two costs count as equal.
 const costTolerance = 1e-6
 
-// Choose selects the candidate with the lowest cost, or Wait if that is a peer at which the request would start too
-// late. For an overdue request, it considers only available candidates, and no such peer.
+// Choose selects the candidate with the lowest cost, or Wait if that is a peer at which the request would start too late
+// (waitsHere). For an overdue request, it skips replicas that are not available and such peers.
 func (p *Cost) Choose(f *Facts) Choice {
 	t := p.requestTerms(f)
 	overdue := p.overdue(f, &t)
 	best, lowest, equals := none, math.Inf(1), 0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
-		if !c.Live || (!c.Available && (c.Peer || overdue)) || (overdue && c.Peer && t.startsTooLate(f, c)) {
+		if !c.Live || (!c.Available && (c.Peer || overdue)) || (overdue && c.Peer && t.waitsHere(f, c)) {
 			continue
 		}
 		cost := p.cost(&t, c)
@@ -192,7 +193,7 @@ func (p *Cost) Choose(f *Facts) Choice {
 		best = ties.nextTarget(f, from, to, func(c *Candidate) bool { return c.Score.Known && math.Abs(c.Score.Value-lowest) <= costTolerance })
 	}
 	if best >= split {
-		if t.startsTooLate(f, &f.Candidates[best]) {
+		if t.waitsHere(f, &f.Candidates[best]) {
 			return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 		}
 		return Choice{Index: best, Reason: ReasonForward}
@@ -201,14 +202,17 @@ func (p *Cost) Choose(f *Facts) Choice {
 	return Choice{Index: best, Hold: !canSendTo(c), Reason: ReasonLeastCost}
 }
 
-// startsTooLate reports whether a request waits here although a peer has the lowest cost, because it would start at the
-// peer only after the requests that run there now have ended, on average. A request is forwarded to another region only
-// once, and before it starts, another target may become better. Without this rule, several regions would also fill the
-// queue of the same peer before its next report. There are three exceptions, in which the request is forwarded at once:
-// no replica here is live; the peer has cached more of the prompt than the replicas here; or the request has waited for
-// as long as it would wait at the peer. Without the last exception, nothing would be forwarded to a peer whose queue is
-// always long.
-func (t *costTerms) startsTooLate(f *Facts, c *Candidate) bool {
+// waitsHere reports whether a request waits here rather than at peer c, even if c has the lowest cost. It does if its
+// expected wait at c exceeds RTT + residence: on average, the requests that run there now have ended before it starts.
+// There are two reasons. First, a request is forwarded only once, and before it starts, another target may become better.
+// Second, several regions would otherwise fill the queue of the same peer before its next report.
+//
+// In three cases, the request does not wait here:
+//   - There is no live replica here.
+//   - The peer has cached more of the prompt than the replicas here.
+//   - The request has waited for as long as it would wait at the peer. Otherwise, nothing would be forwarded to a peer
+//     whose queue is always long.
+func (t *costTerms) waitsHere(f *Facts, c *Candidate) bool {
 	if !t.liveHere || f.Waited >= c.ExpectedWait || float64(c.MatchBytes) > t.localMatch {
 		return false
 	}
@@ -262,18 +266,19 @@ type costTerms struct {
 	promptTokens       float64
 	tokensPerByte      float64 // prompt tokens per matched byte
 	responseSteps      float64 // expected number of decode steps of the request's response
-	addedDecodeSeconds float64 // the total time that the request adds to these steps, for every request in the batch
+	addedDecodeSeconds float64 // time by which the request lengthens these steps in total, for each request in the batch
 	decodeSeconds      float64 // total base duration (DecodeBase) of these steps
 	slowdownWeight     float64
 	queuedPerReplica   float64 // queued requests per live replica
 	sharedPrefix       bool    // Facts.SharedPrefix
-	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy.
+	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy
+	// (CostConstants.MaxEvictedShare).
 	evictedPerCopy float64
 	// meanRequests and meanPrefillTokens are the results of meanLoad; 0 if there are no peers.
 	meanRequests, meanPrefillTokens float64
 	// residence is the mean residence time of the live candidates, in seconds at the nominal pace; 0 = unknown.
 	residence float64
-	// laterUses is the expected number of later requests that use a computed token of the prompt.
+	// laterUses is the expected number of later requests that find a computed token of the prompt in a cache.
 	laterUses float64
 	// supersededWeight is the weight of Candidate.SupersededBytes.
 	supersededWeight float64
@@ -292,11 +297,12 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	if f.MaxTokens > 0 {
 		t.responseSteps = min(t.responseSteps, float64(f.MaxTokens))
 	}
-	// A copy of a prefix that several requests share takes memory in addition. A copy of a conversation does not,
-	// because nobody needs the first one again.
+	// A copy of a shared prefix takes additional memory. For each of its tokens, e evicted tokens are computed again, for
+	// these e*e others, and so on: e + e*e + ... = e/(1-e). A conversation that moves takes no additional memory: the
+	// text at its former replica is not needed again.
 	if f.SharedPrefix {
-		evicted := min(f.EvictedShare, p.constants.MaxEvictedShare)
-		t.evictedPerCopy = evicted / (1 - evicted) // including those evicted by tokens that are computed again
+		e := min(f.EvictedShare, p.constants.MaxEvictedShare)
+		t.evictedPerCopy = e / (1 - e)
 	}
 	t.decodeSeconds = t.responseSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
@@ -321,7 +327,7 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	return t
 }
 
-// laterUses returns how many later requests use each computed token, if engines find this share of all prompt tokens in
+// laterUses returns the number of cached tokens per computed token, if engines find this share of all prompt tokens in
 // their caches.
 func laterUses(cachedShare float64) float64 {
 	if cachedShare >= 1 {
@@ -360,9 +366,9 @@ func (t *costTerms) expectedResidence(c *Candidate) time.Duration {
 	return NominalResidence(c.pace())
 }
 
-// cost returns the cost of a request at c, in seconds. The request's own decode steps cost only their base duration. The
-// parts that depend on the batch are left out, also the request's own (addedDecodeSeconds), which differs between
-// candidates only by their pace. The time by which it delays others includes addedDecodeSeconds.
+// cost returns the cost of a request at c, in seconds. Its own decode steps count with their base duration only: what the
+// requests of the batch add to them, this one included, is left out. Each other request there is delayed by the prefill
+// and by what this request adds to the steps.
 func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	pace := c.pace()
 	match := t.weightedMatch(c)
@@ -375,14 +381,16 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 		n, prefillTokens = p.peerLoad(t, c)
 	}
 	ahead := p.constants.PrefillQueueWeight * prefillTokens / p.constants.PrefillRate
-	return p.waitSeconds(t, c, added) + p.laterSeconds(t, c) + p.memorySeconds(t, c, added, n) + pace*(ahead+prefill+t.decodeSeconds+t.slowdownWeight*n*(prefill+t.addedDecodeSeconds))
+	own, delay := ahead+prefill+t.decodeSeconds, prefill+t.addedDecodeSeconds
+	return p.waitSeconds(t, c, added) + p.laterSeconds(t, c) + p.memorySeconds(t, c, added, n) + pace*(own+t.slowdownWeight*n*delay)
 }
 
-// addedTokens returns how many tokens of the prompt count as taking free memory at c. Engines count a cached prefix as
-// free memory while no request uses it. So a prompt takes memory for its cached tokens too, except those that an
-// outstanding request uses (InUseBytes). For a shared prefix, the result is this number. No other request uses the
-// prefix of a conversation: the number would be that of all its tokens, the same at every replica. Its result is
-// therefore the number of uncached tokens, as at a peer, whose InUseBytes are unknown.
+// addedTokens returns how many tokens of the prompt count as taking free memory at c:
+//   - With a shared prefix, at a replica: all but those that an outstanding request uses (InUseBytes). Cached tokens
+//     count, because engines count a cached prefix as free memory while no request uses it.
+//   - At a peer: the uncached tokens, because InUseBytes is unknown.
+//   - Without a shared prefix: the uncached tokens too. No other request uses the match, so the first rule would give
+//     the same number at every replica.
 func (t *costTerms) addedTokens(c *Candidate, uncached float64) float64 {
 	if !t.sharedPrefix || c.Peer {
 		return uncached
@@ -452,15 +460,13 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 // may have to wait for memory, and the memory that it occupies is not available to the requests
 // that wait for the replica.
 //
-// With a shared prefix, the cost is lower at two kinds of replicas. Those of the first kind cannot receive the request
-// now: it would be held for the replica, and holdSeconds already counts that wait. Those of the second kind have no
-// waiting requests, and free memory for the prompt. At both, the cost is that of the memory of the prompt alone,
-// without MemoryPenalty and without the delay of waiting requests. The reason is that a copy of the prefix takes memory
-// at another replica too: if replicas with nearly full memory were avoided, all replicas would get copies, and all
-// together would have less free memory than before.
+// With a shared prefix, only the memory of the prompt counts, without MemoryPenalty and the delay of waiting requests, at
+// a replica of one of two kinds:
+//   - The request would be held for it: holdSeconds already counts the wait.
+//   - No request waits for it, and the prompt fits into its free memory.
 //
-// A conversation always has the whole cost. It leaves no copy that is still needed, so it is sent to a replica with
-// free memory.
+// If requests with a shared prefix avoided these replicas, all replicas would get copies of the prefix, and would have
+// less free memory together. A conversation leaves no copy that is still needed: it always has the whole cost.
 func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float64 {
 	over := (c.KV.Or(0) - p.constants.MemoryThreshold) / (1 - p.constants.MemoryThreshold)
 	if over <= 0 {
@@ -503,15 +509,16 @@ func (p *Cost) waitSeconds(t *costTerms, c *Candidate, added float64) float64 {
 
 // fits reports whether a replica has free memory for this many tokens, in addition to the requests that were sent
 // there and do not run yet. It returns true if the free memory is unknown. Requests that this balancer did not send are
-// assumed to need as much as the mean request that it sent. A prefix that requests share is counted for each of them,
-// so the free memory is an upper bound.
+// assumed to need as much as the mean request that it sent. A prefix that requests share is counted for each of them, so
+// the estimate of the free memory may be too high.
 func fits(c *Candidate, added float64) bool {
 	running := float64(c.Running.Or(0))
 	if c.KV.Or(0) <= 0 || running <= 0 || c.Outstanding == 0 {
 		return true
 	}
 	perRequest := float64(c.ContextTokens) / float64(c.Outstanding)
-	return added <= perRequest*(running/c.KV.Value-float64(requestsAt(c)))
+	capacity := running / c.KV.Value // number of requests that fill the memory
+	return added <= perRequest*(capacity-float64(requestsAt(c)))
 }
 
 // holdSeconds returns how long a request is held for a replica to which it cannot be sent now. If the replica has free

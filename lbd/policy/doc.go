@@ -9,5 +9,5 @@
 //
 // Read policy.go first, and pool.go for policies that decide for many requests at once. Every
 // policy is in a file of its own. Its comment names the paper or project that it comes from, if any.
-// A comment of a test that begins with "Complaint:" describes the behaviour that the test excludes.
+// A test's comment that begins with "Complaint:" describes a fault; the test fails if the fault occurs.
 package policy

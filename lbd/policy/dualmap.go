@@ -6,8 +6,7 @@ const (
 	// dualMapMaxTTFT is the expected time to the first token, in seconds, up to which the policy prefers the
 	// candidate with the longer match. The paper uses the service's TTFT objective, which Facts does not contain.
 	dualMapMaxTTFT = 5.0
-	// dualMapWindow is the total number of counted requests for a model at which this total and the counts of the
-	// model's prefixes are halved.
+	// dualMapWindow is the number of counted requests for a model at which all of the model's counts are halved.
 	dualMapWindow = 1024
 	// dualMapSecondSeed makes the second hash of a prefix independent of the first.
 	dualMapSecondSeed = 0x9e3779b97f4a7c15
@@ -18,10 +17,9 @@ const (
 // expected time to the first token (TTFT) is at most dualMapMaxTTFT, else the one with the lower expected TTFT. An
 // unavailable candidate is replaced by the next one on the ring.
 //
-// The length of the hashed prefix adapts to the traffic. If a prefix has more of the model's requests than the
-// fair share of two candidates, a prefix of twice the length is hashed. Requests with a common system prompt are
-// therefore spread, while those of a conversation stay together. Prompts shorter than one block go to the least loaded
-// candidate.
+// The length of the hashed prefix adapts to the traffic. If more than 2/n of the model's requests have a prefix, where n
+// is the number of candidates, a prefix of twice the length is hashed. Requests with a common system prompt are therefore
+// spread, while those of a conversation stay together. Prompts shorter than one block go to the least loaded candidate.
 //
 // The paper also moves waiting requests between their two candidates. Here requests wait in the balancer's queue and
 // are mapped when they are sent.
@@ -87,9 +85,9 @@ func (p *DualMap) Choose(f *Facts) Choice {
 	return Choice{Index: from + first, Reason: reason(ReasonPowerOfTwo, peer)}
 }
 
-// keyOf returns the hash of the shortest prefix, of 1, 2, 4, ... blocks, whose number of requests is at most the fair
-// share of two of n candidates plus a tolerance; if there is none, of all blocks. It counts the request for this prefix
-// and all shorter ones.
+// keyOf returns the hash of a prefix of 1, 2, 4, ... blocks: the shortest with at most 2/n of the model's requests, plus a
+// tolerance. If there is none, it returns the hash of all blocks. It counts the request for this prefix and all shorter
+// ones.
 func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 	isNew := f.ID == "" || f.ID != p.last // false if the last request is sent again after a failure
 	p.last = f.ID
@@ -106,8 +104,7 @@ func (p *DualMap) keyOf(f *Facts, n int) uint64 {
 		if isNew {
 			counts.byPrefix[key]++
 		}
-		// With few requests, shares vary by chance. Therefore the count may exceed the fair share by the number
-		// of bits of n.
+		// With few requests, shares vary by chance. Therefore the tolerance is the number of bits of n.
 		if fair := 2 * float64(counts.total) / float64(max(n, 1)); float64(counts.byPrefix[key]) <= fair+float64(bits.Len(uint(n))) || length >= len(f.PrefixHashes) {
 			return key
 		}

@@ -61,17 +61,18 @@ type Candidate struct {
 	// Live: it reported ready recently, no connection to it has failed since, and it is not draining or
 	// ejected. It may still not be available.
 	Live bool
-	// Available: another request may be sent there now. For a live replica, the service's push mode
-	// (core.PushMode), its circuit breaker and core.ReplicaInfo.MaxOutstanding decide. A peer must have
-	// reported an available replica, and its queue (Queued) must exceed neither core.Config.PeerQueueLimit
-	// nor the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
+	// Available: another request may be sent there now. For a live replica, three things decide: its circuit breaker,
+	// core.ReplicaInfo.MaxOutstanding, and the service's push mode. The push mode (core.PushMode) is blind (always send),
+	// pending (send while the engine has no pending requests) or a limit of outstanding requests. A peer must have reported
+	// an available replica, and its Queued must be at most core.Config.PeerQueueLimit and at most the length of the queue
+	// here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
 	// request that failed early still counts for some time, also in ContextTokens and RemainingTokens.
 	// Otherwise, a replica that fails every request would appear idle.
 	Outstanding int
-	// Unconfirmed is the number of outstanding requests without a first token that were sent after the
-	// figures of the last report were measured. At a peer, only those for the model of the request count.
+	// Unconfirmed is the number of outstanding requests that the last report cannot include: they were sent after its
+	// figures were measured, and have no first token yet. At a peer, only requests for Facts.Model count.
 	Unconfirmed int
 	// Pending, Running and KV are from the replica's last report. KV is the utilisation of its KV
 	// cache, 0..1. The balancer lowers Pending if requests have started since, and sets Running and KV to zero
@@ -79,15 +80,12 @@ type Candidate struct {
 	Pending Maybe[int]
 	Running Maybe[int]
 	KV      Maybe[float64]
-	// PendingFor is the time for which all of its reports have contained pending requests.
+	// PendingFor is the time for which its reports have contained pending requests without interruption.
 	PendingFor time.Duration
-	// Queued is the length of a peer's queue: the last reported length, plus the unconfirmed requests in
-	// excess of the replicas that were available there.
+	// Queued is the length of a peer's queue: the last reported length + max(0, Unconfirmed - replicas that the report
+	// showed as available). Each of these replicas is expected to start one request.
 	Queued int
-	// Held is the number of other queued requests that are held for this replica (Choice.Hold). Held requests are
-	// evaluated again while a replica of their model is available, and when a peer has reported since they were
-	// evaluated. The balancer then first ends all holds of the model's requests. It evaluates the requests in the order
-	// of the queue, so during this Held counts only requests ahead of the present one.
+	// Held is the number of other queued requests that are held for this replica (Choice.Hold).
 	Held int
 	// Residence is the mean time from the send to the end of requests served there; 0 = unknown. A peer
 	// reports it as the mean over its replicas.
@@ -97,7 +95,7 @@ type Candidate struct {
 	// plus the tokens of its unconfirmed requests divided by the number of replicas.
 	PrefillTokens int
 	// Pace is the time per output token there, divided by the time per output token of the nominal
-	// replica (NominalStep) under the same load. A larger pace is slower: 2 = half as fast. It is
+	// replica (see CostConstants) under the same load. A larger pace is slower: 2 = half as fast. It is
 	// learned from streamed responses. Before the first, it is the pace of the fastest replica of the
 	// model, or 1. 0 counts as 1.
 	Pace float64
@@ -114,8 +112,8 @@ type Candidate struct {
 	RTT time.Duration
 	// MatchBytes is the number of bytes of the prompt that the candidate is expected to have cached.
 	MatchBytes int
-	// SupersededBytes is the number of leading bytes of the match that another replica received later. The engine
-	// of this replica is more likely to have evicted them. It is 0 for a peer.
+	// SupersededBytes is the number of leading bytes of the match that were last sent to another replica. This replica's
+	// engine used them longer ago, so it is more likely to have evicted them. It is 0 for a peer.
 	SupersededBytes int
 	// InUseBytes is the number of leading bytes of the match that a request outstanding there has too: their memory is in
 	// use already. It is known only for replicas, and only if Facts.SharedPrefix; otherwise it is 0.
@@ -154,26 +152,25 @@ type Facts struct {
 	MaxTokens int
 	// ResponseTokens is the mean length of the model's responses; 0 = unknown.
 	ResponseTokens float64
-	// Waited is the time since the request arrived, or since its stream broke. It includes failed
+	// Waited is the time since the request arrived, or, if its response stream broke, since then. It includes failed
 	// attempts.
 	Waited time.Duration
 	// MaxWait is the value of Waited at which an interactive request is rejected; 0 = unknown. If the model scales to
 	// zero, the request may be rejected later: Waited includes the time for which the model was cold, and that time
 	// does not count towards MaxWait.
 	MaxWait time.Duration
-	// Queued is the number of requests in the queue of the model, including this one. It excludes
-	// parked requests (core.DeferredRule).
+	// Queued is the number of requests in the queue of the model, including this one. It excludes parked requests:
+	// deferred ones that may not be sent yet (core.DeferredRule).
 	Queued int
-	// EvictedShare is the share, 0..1, of the computed prompt tokens that the model's engines had already
-	// computed before, and had evicted. If it is high, computing any prompt evicts prefixes that other
-	// requests need.
+	// EvictedShare is the share, 0..1, of the computed prompt tokens that the model's engines had to compute again because
+	// they had evicted them. If it is high, computing any prompt evicts prefixes that other requests need.
 	EvictedShare float64
 	// SupersededShare is the share, 0..1, of Candidate.SupersededBytes that the model's engines still
 	// had in their caches, over recent requests; unknown until a request with such a match has ended.
 	SupersededShare Maybe[float64]
-	// SharedPrefix: other requests share the longest match of the replicas. An earlier prompt or response begins with
-	// this match, and continues with text that differs from this prompt. More such requests will probably come. The next
-	// turn of a conversation shares its match with no other request.
+	// SharedPrefix: in an earlier request, the longest match of the replicas is followed by text that this prompt does not
+	// have. The match is then a prefix such as a system prompt, and more requests will probably share it. For the next turn
+	// of a conversation, SharedPrefix is false: no earlier request continues after the match.
 	SharedPrefix bool
 	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
 	// requests of all models; 0 until an engine has reported it.
@@ -193,16 +190,19 @@ const none = Wait
 // Choice is the chosen target of a request, with the reason.
 type Choice struct {
 	Index int // index in Facts.Candidates, or Wait
-	// Hold: the chosen replica is not available, or earlier requests are held for it. The request stays in the
-	// queue and waits for this replica, which counts it in Candidate.Held. Requests behind it in the
-	// queue may be sent before it. Choose is called for it again: see Candidate.Held.
+	// Hold: the request stays in the queue and waits for the chosen replica, because the replica is not available or
+	// earlier requests are held for it. Requests behind this one may be sent before it.
+	//
+	// The balancer evaluates held requests again while a replica of their model is available, and when a peer has reported.
+	// It first ends all holds of the model's requests. Then it calls Choose in the order of the queue, so that
+	// Candidate.Held counts only requests ahead.
 	Hold   bool
 	Reason string // one of the Reason constants
 }
 
 // Reasons of a choice: short, stable codes that label metrics and headers. Each says what the target is.
 const (
-	ReasonNoneAvailable = "none_available"   // none: the reason of every Wait, also if an available peer would start the request too late (Cost)
+	ReasonNoneAvailable = "none_available"   // no target: the reason of every Wait, also if a request waits although a peer is available (Cost)
 	ReasonRotation      = "rotation"         // the next in turn
 	ReasonLeastLoad     = "least_load"       // the one with the fewest outstanding requests
 	ReasonPrefixMatch   = "prefix_match"     // the one with the longest match; DualMap compares only two candidates, Sticky only unsaturated ones
@@ -235,8 +235,8 @@ type Policy interface {
 
 // Traits are the properties of a policy that change what the balancer does. A policy with both Peers
 // and Holds decides itself whether a peer is too busy. The balancer then marks a peer as available if
-// it reported recently, has a live replica of the model and has not bounced a request within
-// core.Config.PeerBackoff.
+// it reported recently, has a live replica of the model and has not returned a forwarded request unserved
+// within core.Config.PeerBackoff.
 type Traits struct {
 	// Prefix: it uses Candidate.MatchBytes, SupersededBytes or CachedBytes, so the balancer must set them.
 	// In a Pool they are never set.
@@ -272,14 +272,14 @@ var constructors = map[string]func() Policy{
 	"cache-aware:skylb": func() Policy { return NewCacheAware(CacheAwareSkyLB()) },
 }
 
-// pushesSelectively contains the policies whose CanonicalPush is pending.
-var pushesSelectively = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
+// canonicallyPending contains the policies that comparisons run with the push mode pending (see Candidate.Available).
+var canonicallyPending = map[string]bool{"skylb": true, "skylb-ch": true, "longest-prefix": true, "cost": true}
 
-// CanonicalPush returns the push mode (core.PushMode) with which comparisons run a policy: that of its paper or
-// project, if it has one. An exception is bf-io: it is blind, although its paper limits the requests at each rank. For
-// an unknown name it is pending. Services do not use CanonicalPush.
+// CanonicalPush returns the push mode, pending or blind, with which comparisons run a policy. It is that of the policy's
+// paper or project, if there is one. Only for bf-io, it is blind although the paper limits the requests at each rank. For
+// an unknown name, it is pending. Services do not use CanonicalPush.
 func CanonicalPush(name string) string {
-	if _, known := constructors[name]; known && !pushesSelectively[name] {
+	if _, known := constructors[name]; known && !canonicallyPending[name] {
 		return "blind"
 	}
 	return "pending"

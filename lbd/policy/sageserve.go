@@ -35,8 +35,8 @@ func (p *SageServe) Choose(f *Facts) Choice {
 		return Choice{Index: peer, Reason: ReasonForward}
 	}
 	local := meanKV(cs[:split])
-	// If this region is not below the threshold, a peer below it has a lower utilisation. One comparison
-	// therefore covers both of the paper's rules.
+	// A peer below the threshold has a lower utilisation than this region, which is not below the threshold. One
+	// comparison therefore covers both of the paper's rules.
 	if peer != none && local.Known && local.Value >= regionThreshold && peerKV(&cs[peer]) < local.Value {
 		return Choice{Index: peer, Reason: ReasonForward}
 	}
