@@ -48,7 +48,7 @@ func newIdentityTokens(v *oidc.Verifier, l *quota.Ledger, elapsed func() time.Du
 func (t *identityTokens) enabled() bool { return t.verifier.Enabled() }
 
 // stamp changes whenever a verified token may belong to another account, or may no longer be valid.
-func (t *identityTokens) stamp() uint64 { return t.verifier.Generation() + t.ledger.Dropped() }
+func (t *identityTokens) stamp() uint64 { return t.verifier.Generation() + t.ledger.DropGeneration() }
 
 // account returns the account of a token's user. hash is the hash of the token.
 func (t *identityTokens) account(ctx context.Context, hash [sha256.Size]byte, token string) (*quota.Account, *openai.Error) {

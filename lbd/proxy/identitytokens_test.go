@@ -272,7 +272,7 @@ func TestDroppedAccountIsOpenedAgain(t *testing.T) {
 		t.Fatal(refused)
 	}
 	found := o.account
-	for n := 0; b.ledger.Dropped() == 0; n++ {
+	for n := 0; b.ledger.DropGeneration() == 0; n++ {
 		if _, err := b.ledger.OpenUser(service.APIKey{Name: fmt.Sprint("user", n), Tenant: "corp"}, b.Elapsed()); err != nil {
 			t.Fatal(err)
 		}

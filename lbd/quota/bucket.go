@@ -9,8 +9,8 @@ import (
 // number: a limit of L per minute adds L parts.
 const (
 	partsPerToken = int64(time.Minute / time.Microsecond)
-	// maxDebt is the maximum debt of a bucket, as the time in microseconds in which it fills by
-	// that amount. Unexpectedly long answers block a key for at most this time.
+	// maxDebt is the longest time, in microseconds, until a bucket in debt has filled to zero.
+	// Unexpectedly long answers block a key for at most this time.
 	maxDebt = int64(time.Hour / time.Microsecond)
 	// maxChange is the maximum change of a bucket at once, in tokens. It prevents an overflow of
 	// the parts.

@@ -41,8 +41,8 @@ type Denial struct {
 	RetryAfter int // seconds; 0 = the request can never be admitted
 }
 
-// Dropped is the denial of every request by an account that was dropped after it was found. Clients do not receive
-// it: Ledger.Reopen returns the account that may admit the request.
+// Dropped is the denial with which a dropped account answers a caller that still holds it. Clients do not receive it:
+// Ledger.Reopen returns the account that may admit the request.
 var Dropped = &Denial{Kind: "requests", Code: codeRateLimit, Message: "the account of this user was dropped", RetryAfter: 1}
 
 // OverRate returns the denial of a request over a rate limit; kind is OpenAI's name of the
@@ -53,12 +53,12 @@ func OverRate(kind string, wait time.Duration, format string, args ...any) *Deni
 
 // quotaReached returns the denial of a request over a quota.
 func quotaReached(h holder, unit string, limit int, p period, now time.Time) *Denial {
-	return overQuota(p, now, "quota reached: the limit of this %s is %s per %s", h, printable.Count(limit, unit), p)
+	return periodDenial(p, now, "quota reached: the limit of this %s is %s per %s", h, printable.Count(limit, unit), p)
 }
 
 // budgetReached returns the denial of a request over a budget in US dollars.
 func budgetReached(h holder, usd float64, p period, now time.Time) *Denial {
-	return overQuota(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their expected cost", h, dollars(usd), p)
+	return periodDenial(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their expected cost", h, dollars(usd), p)
 }
 
 // largerThanQuota returns the denial of a request that alone exceeds a quota.
@@ -80,8 +80,8 @@ func neverAdmitted(format string, args ...any) *Denial {
 // dollars formats an amount without rounding.
 func dollars(usd float64) string { return strconv.FormatFloat(usd, 'f', -1, 64) }
 
-// overQuota returns the denial of a request over a quota or budget of a period.
-func overQuota(p period, now time.Time, format string, args ...any) *Denial {
+// periodDenial returns the denial of a request over a quota or budget of a period.
+func periodDenial(p period, now time.Time, format string, args ...any) *Denial {
 	return &Denial{Kind: codeQuota, Code: codeQuota, Message: fmt.Sprintf(format, args...), RetryAfter: seconds(p.end(now).Sub(now))}
 }
 

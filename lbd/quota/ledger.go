@@ -18,15 +18,15 @@ import (
 // each tenant with limits of its own; a ledger of external providers has one for each provider instead. An account
 // survives changes of the keys: they set its limits, and do not reset its usage.
 type Ledger struct {
-	mu       sync.Mutex
-	accounts map[string]*Account
-	tenants  map[string]*Account // those with limits
-	users    int                 // number of accounts of users
-	byTenant map[string]int      // the same by tenant
-	nextDrop time.Duration       // when accounts may be dropped again
-	dropped  atomic.Uint64       // how many times accounts were dropped
-	serial   int64               // of the newest account of a user
-	past     keySums             // of accounts that were dropped
+	mu             sync.Mutex
+	accounts       map[string]*Account
+	tenants        map[string]*Account // those with limits
+	users          int                 // number of accounts of users
+	byTenant       map[string]int      // the same by tenant
+	nextDrop       time.Duration       // when accounts may be dropped again
+	dropGeneration atomic.Uint64       // changes whenever accounts are dropped
+	serial         int64               // of the newest account of a user
+	past           keySums             // of accounts that were dropped
 
 	labelMu  sync.Mutex
 	labelled map[string]bool // names with a metric label of their own
@@ -103,12 +103,12 @@ type Account struct {
 	tier         service.Tier
 	maxTier      service.Tier // empty = any
 	limits       service.KeyLimits
-	granted      time.Time // of a user: when the limits were granted, by a token or a batch; zero = unknown
+	granted      time.Time // of a user: when the limits were granted, by an identity token or with a batch; zero = unknown
 	budgets      budgets
 	requests     bucket
 	tokens       bucket
 	inFlight     int
-	settled      int             // of those in flight; total includes them
+	settled      int             // requests in flight that are settled: total already includes their usage
 	reserved     int64           // tokens of prompts and expected answers in flight; falls only when a request is settled or released
 	reservedCost service.NanoUSD // of these tokens
 	meanAnswer   float64         // mean tokens per answer of recent requests
@@ -116,7 +116,7 @@ type Account struct {
 	used         map[string]*telemetry.Usage
 	total        telemetry.Usage // of all models
 	denied       map[string]int64
-	quota        telemetry.KeyQuota // the usage at all balancers; the quotas themselves are in limits
+	quotaUsage   telemetry.KeyQuota // the usage at all balancers, as last summed; its Own is the part of this balancer
 }
 
 // holder is who an account belongs to, as denials name it.
@@ -178,7 +178,7 @@ func (a *Account) deny(limit string, d *Denial) *Denial {
 	return d
 }
 
-// countDenial counts a denial; false if the account was dropped since the denial, so that it is no longer summed.
+// countDenial counts a denial in the account. If the account was dropped since the denial, it returns false.
 func (a *Account) countDenial(limit string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -188,17 +188,18 @@ func (a *Account) countDenial(limit string) bool {
 	return !a.dropped
 }
 
-// countPastDenial counts a denial by an account that was dropped since. Its sums are in past: it was used.
+// countPastDenial counts a denial by an account that was dropped since. dropIdleUsers holds the lock until it has added
+// the account to past, under its label: an account that denied a request has one.
 func (l *Ledger) countPastDenial(a *Account, limit string) {
-	l.mu.Lock() // not before the account is in past
+	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.past[a.label].Denied[limit]++
 }
 
 // overQuota returns a denial if one request with a number of tokens and their cost would exceed a
-// quota, else nil. With 0 tokens, it returns a denial if none remain. counted is 1 if inFlight
-// includes the request already, else 0. The lock must be held.
-func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit string, d *Denial) {
+// quota, else nil. With 0 tokens, it returns a denial if none remain. ownInFlight is the part of this request in
+// inFlight: 1 if it is included already, else 0. The lock must be held.
+func (a *Account) overQuota(ownInFlight, tokens int64, cost service.NanoUSD) (limit string, d *Denial) {
 	l := a.limits
 	if l.RequestsPerDay|l.TokensPerDay|l.RequestsPerMonth|l.TokensPerMonth == 0 && a.budgets == (budgets{}) {
 		return "", nil
@@ -206,11 +207,11 @@ func (a *Account) overQuota(counted, tokens int64, cost service.NanoUSD) (limit 
 	if limit, d := a.neverFits(tokens, cost); d != nil {
 		return limit, d
 	}
-	own := a.total.Minus(a.quota.Own) // usage that a.quota does not include yet
+	own := a.total.Minus(a.quotaUsage.Own) // usage that a.quotaUsage does not include yet
 	now := time.Now()
-	day, month := a.quota.By(now)
+	day, month := a.quotaUsage.By(now)
 	day, month = day.Plus(own), month.Plus(own)
-	others := int64(a.inFlight-a.settled) - counted
+	others := int64(a.inFlight-a.settled) - ownInFlight // requests in flight that day and month do not include
 	for _, q := range []struct {
 		unit   string
 		limit  int
@@ -290,7 +291,7 @@ func (l *Ledger) SetQuotaUsage(name string, q telemetry.KeyQuota) {
 func (a *Account) setQuotaUsage(q telemetry.KeyQuota) {
 	if a != nil {
 		a.mu.Lock()
-		a.quota = q
+		a.quotaUsage = q
 		a.mu.Unlock()
 	}
 }

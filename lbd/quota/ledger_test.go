@@ -38,7 +38,7 @@ func TestQuota(t *testing.T) {
 		v.Settle("m", telemetry.Usage{Requests: 1, PromptTokens: 40, OutputTokens: 5}, now())
 		v.Release(now())
 		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
+		a.quotaUsage = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 2, PromptTokens: 99}, Month: telemetry.Usage{Requests: 2}, Own: a.total}
 		a.mu.Unlock()
 		v, e = a.Admit(now())
 		if e != nil {
@@ -137,7 +137,7 @@ func TestQuotaResetsAtPeriodStart(t *testing.T) {
 		}
 		time.Sleep(31*24*time.Hour - 12*time.Hour) // noon of the last of January
 		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 1}, Month: telemetry.Usage{PromptTokens: 50}}
+		a.quotaUsage = telemetry.KeyQuota{At: time.Now(), Day: telemetry.Usage{Requests: 1}, Month: telemetry.Usage{PromptTokens: 50}}
 		a.mu.Unlock()
 		time.Sleep(12*time.Hour - time.Millisecond)
 		if e := may(); e == nil || e.RetryAfter != 1 {
@@ -148,7 +148,7 @@ func TestQuotaResetsAtPeriodStart(t *testing.T) {
 			t.Errorf("at midnight: %+v", e)
 		}
 		a.mu.Lock()
-		a.quota = telemetry.KeyQuota{At: time.Now().Add(-time.Millisecond), Month: telemetry.Usage{PromptTokens: 100}}
+		a.quotaUsage = telemetry.KeyQuota{At: time.Now().Add(-time.Millisecond), Month: telemetry.Usage{PromptTokens: 100}}
 		a.mu.Unlock()
 		if e := may(); e != nil {
 			t.Errorf("in February, a request was denied because January's quota was used up: %+v", e)

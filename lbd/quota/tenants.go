@@ -32,7 +32,7 @@ func (l *Ledger) SetTenants(limits map[string]service.KeyLimits, now time.Durati
 	}
 }
 
-// TenantUsage returns the usage of each tenant with limits since it has them, at this balancer.
+// TenantUsage returns the usage at this balancer of each tenant with limits, from the time when it got limits.
 func (l *Ledger) TenantUsage() map[string]telemetry.Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()

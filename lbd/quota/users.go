@@ -29,14 +29,16 @@ func (l *Ledger) OpenUser(k service.APIKey, now time.Duration) (*Account, error)
 	if a == nil {
 		return l.addUser(k, time.Now(), now)
 	}
-	a.grant(time.Now()) // before the limits: limits that a batch sets meanwhile are replaced
+	// The grant is recorded first. If UserOfBatch sets limits between the two calls, configure replaces them.
+	a.grant(time.Now())
 	a.configure(k, l.tenants[k.Tenant], now)
 	return a, nil
 }
 
-// UserOfBatch returns the account of the user who created a batch. limits are those of the user's token at that time;
-// nil = unknown, so that a new account has none. They do not replace limits that were granted later, by a token or
-// with another batch. Tenant and tiers of an account that exists are not changed.
+// UserOfBatch returns the account of the user who created a batch. A batch runs later than it was created, without an
+// identity token. limits are those of the token with which it was created; nil = unknown: then a new account has no
+// limits. They do not replace limits that were granted later, by a token or with another batch. Tenant and tiers of an
+// account that exists are not changed.
 func (l *Ledger) UserOfBatch(name, tenant string, limits *service.KeyLimits, created time.Time, now time.Duration) (*Account, error) {
 	k := service.APIKey{Name: name, Tenant: tenant, Tier: service.TierDeferred}
 	if limits == nil {
@@ -121,21 +123,21 @@ func (l *Ledger) makeRoom(tenant string, now time.Duration) error {
 	return nil
 }
 
-// Dropped returns how many times accounts were dropped. An account that was found before may have been
-// among them; then it denies all requests.
-func (l *Ledger) Dropped() uint64 { return l.dropped.Load() }
+// DropGeneration returns a number that changes whenever accounts are dropped. A caller that has stored an account must
+// then look it up again.
+func (l *Ledger) DropGeneration() uint64 { return l.dropGeneration.Load() }
 
-// dropIdleUsers drops the accounts of users for which asNew is true; the lock must be held. A request that found such
-// an account before is denied by it, with Dropped: its usage would not be counted.
+// dropIdleUsers drops the accounts of users for which equalsNew is true; the lock must be held. If a request still holds
+// such an account, the account denies it with Dropped: the usage would not be counted.
 func (l *Ledger) dropIdleUsers(now time.Duration) {
-	dropped := l.dropped.Load() + 1
+	next := l.dropGeneration.Load() + 1
 	for name, a := range l.accounts {
 		if a.holder != holderUser || !a.drop(now) {
 			continue
 		}
 		l.past.add(a)
 		delete(l.accounts, name)
-		l.dropped.Store(dropped)
+		l.dropGeneration.Store(next)
 		l.users--
 		if l.byTenant[a.tenant]--; l.byTenant[a.tenant] == 0 {
 			delete(l.byTenant, a.tenant)
@@ -143,20 +145,21 @@ func (l *Ledger) dropIdleUsers(now time.Duration) {
 	}
 }
 
-// drop makes the account deny all requests if asNew is true for it, and returns asNew.
+// drop makes the account deny all requests if equalsNew is true for it, and returns equalsNew.
 func (a *Account) drop(now time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.dropped = a.asNew(now)
+	a.dropped = a.equalsNew(now)
 	return a.dropped
 }
 
-// asNew reports whether a new account would have the same limits left: nothing is in flight, the limits
+// equalsNew reports whether a new account would have the same limits left: nothing is in flight, the limits
 // per minute are full, and nothing was used in the current month at any balancer. The lock must be held.
-func (a *Account) asNew(now time.Duration) bool {
+func (a *Account) equalsNew(now time.Duration) bool {
 	a.requests.fill(now)
 	a.tokens.fill(now)
-	_, month := a.quota.By(time.Now())
+	_, month := a.quotaUsage.By(time.Now())
+	allSummed := a.total == a.quotaUsage.Own // the last sum includes all usage at this balancer
 	return a.inFlight == 0 && a.requests.level == a.requests.capacity() && a.tokens.level == a.tokens.capacity() &&
-		month == (telemetry.Usage{}) && a.total == a.quota.Own
+		month == (telemetry.Usage{}) && allSummed
 }
