@@ -117,11 +117,11 @@ func (c *caches) forgetCache(now time.Duration, ct *cacheTarget) {
 // here or at a peer. known reports whether the prompt continues an earlier prompt with its response; otherwise start is 0.
 func (c *caches) session(prompt prefix.Key) (start time.Duration, known, branches bool) {
 	here := c.replicas.Match(prompt, nil)
-	if here.AfterResponse && here.Branches {
+	if here.AfterResponse && here.Continues {
 		return here.SessionStart, true, true
 	}
 	there := c.peers.Match(prompt, nil)
-	if branches = here.Branches || there.Branches; here.AfterResponse {
+	if branches = here.Continues || there.Continues; here.AfterResponse {
 		return here.SessionStart, true, branches
 	}
 	return there.SessionStart, there.AfterResponse, branches

@@ -76,13 +76,13 @@ func (b *Balancer) fillMatches(r *request) (sharedPrefix bool) {
 	}
 	b.fillMatchesFrom(b.caches.peers, r, b.firstPeer, len(b.candidates))
 	found := b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)
-	if found.Branches {
+	if found.Continues {
 		for i := range b.candidates[:b.firstPeer] {
 			c := &b.candidates[i]
 			c.InUseBytes = b.targets[i].inUse(r.Prompt, c.MatchBytes/prefix.BlockBytes) * prefix.BlockBytes
 		}
 	}
-	return found.Branches
+	return found.Continues
 }
 
 // fillMatchesFrom is fillMatches for the candidates of a tree. A peer has several engines, so its matches are never

@@ -6,8 +6,8 @@ type descent struct {
 	known     bool    // whether the path is current: a change of the tree must update the path or clear known
 	path      []int32 // nodes whose whole edges match, from the root down
 	pathDepth int     // total hashes of path
-	depth     int     // total matching hashes
-	tip       int32   // the node whose edge matches in part, or none
+	tip       int32   // the node below path whose edge matches in part, or none
+	depth     int     // total matching hashes: pathDepth, plus the matching part of tip's edge
 	hash      uint64  // the last hash that matches
 }
 

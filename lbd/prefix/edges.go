@@ -1,13 +1,12 @@
 package prefix
 
 // edges stores the hashes between the first and the last of every edge, in chunks that are
-// filled from front to back. Freed pieces become dead words. When a quarter of all words are dead,
-// the live words of the chunks with the most dead words are copied to other chunks. So the memory
-// is proportional to the contents for any lengths of edges, the garbage collector has no work, and
-// a word costs about wordBytes at most.
+// filled from front to back. The hashes of one edge are a piece: a header word, and a word for each hash. The upper half
+// of the header is the size of the piece, header included; the lower half is its node, or 0 if the piece was freed.
 //
-// A piece is a header and the words after it. The upper half of the header is the size of the piece,
-// header included; the lower half is its node, or 0 if the piece was freed.
+// The words of freed pieces are dead. When a quarter of all words are dead, the live words of the chunks with the most
+// dead words are copied to other chunks. So the memory is proportional to the contents for any lengths of edges, the
+// garbage collector has no work, and a word costs about wordBytes at most.
 type edges struct {
 	chunks     []*[edgeChunk]uint64
 	fill       []int              // words written, by chunk
@@ -23,8 +22,8 @@ const (
 	edgeChunk = 4096
 	edgeMask  = edgeChunk - 1
 	edgeBits  = 12
-	// wordBytes is the approximate maximum memory of a word (8 * 4/3 * 4096/3586 = 12.2): a quarter of
-	// all words are dead, and the end of each chunk is too short for a piece of maxEdge.
+	// wordBytes is the approximate maximum memory of a word: 8 * 4/3 * 4096/3586 = 12.2. A quarter of all words are
+	// dead. The last 510 words of each chunk may be empty, because the longest piece has maxEdge-1 = 511.
 	wordBytes = 12
 )
 
@@ -98,11 +97,12 @@ func (e *edges) releaseChunk(chunk uint32) {
 	e.freeChunks = append(e.freeChunks, chunk)
 }
 
-// splitPiece splits the piece at position at, for an edge of length hashes that is split after k of
-// them. The upper part keeps its position and belongs to node up; splitPiece returns the position of
-// the lower part, which belongs to node low. No hashes are copied: the nodes themselves store the
-// hash before the split and the one after it, so one of these two words is free for the header of
-// the lower piece.
+// splitPiece splits the piece at position at, for an edge of length hashes h(0), h(1), ... that is split after k of
+// them. The upper part keeps its position and belongs to node up. splitPiece returns the position of the lower part,
+// which belongs to node low. No hashes are copied: node low stores h(k) itself, so the word of h(k) becomes a header.
+//
+//	before: header h(1) ... h(k-1) h(k)   h(k+1) ...
+//	after:  header h(1) ... h(k-1) header h(k+1) ...
 func (e *edges) splitPiece(at uint32, length, k int, up, low int32) uint32 {
 	lower := at + uint32(k)
 	if size := int(*e.header(at)>>32) - k; size > 0 {

@@ -3,10 +3,11 @@ package prefix
 import "time"
 
 const (
-	// nodeBytes is the memory of a node without its hashes and targets: 64 bytes for the node itself, 22
-	// for the index (8/3 slots of 8 bytes per node when it has just grown, see putEntry), and 18 for a
-	// quarter of a hole (see compact): a quarter of 64 bytes, and of the 4 bytes of the hole's number in Tree.holes, plus
-	// 1 because the capacity of this slice may exceed its length.
+	// nodeBytes is the memory of a node without its hashes and targets, in bytes:
+	//   - 64: the node itself.
+	//   - 22: its slots in the index, 8/3 of 8 bytes when the index has just grown (see putEntry).
+	//   - 18 = (64+4)/4 + 1: one hole, an unused node with its number in Tree.holes, for every 4 nodes (see
+	//     compactNodes); 1 more because the capacity of Tree.holes may exceed its length.
 	nodeBytes = 64 + 22 + 18
 	// ownerBytes is the additional memory of a node in a tree with owners.
 	ownerBytes = 3
@@ -118,9 +119,9 @@ func (t *Tree) dropEdge(id int32) {
 	}
 }
 
-// allocNode returns the number of a free node; the caller sets its fields. It increases end only when
-// holes is empty. Otherwise holes could still contain the number of the new node, which would then be
-// allocated twice.
+// allocNode returns the number of a free node; the caller sets its fields. compactNodes lowers end, and leaves numbers
+// >= end in holes. Therefore end grows only when holes is empty: otherwise the new node's number could be in holes too,
+// and would be allocated twice.
 func (t *Tree) allocNode() int32 {
 	t.count++
 	if id := t.takeHole(); id != none {
@@ -156,10 +157,14 @@ func (t *Tree) freeNode(id int32) {
 	t.count--
 }
 
-// compact moves the last nodes into the holes while the number of holes exceeds a quarter of the number of
+// compactPerRemoval is the limit of compactNodes for each removed node. A removal leaves up to two holes, because the
+// parent may be merged with another node. With a higher limit, earlier holes are filled too.
+const compactPerRemoval = 4
+
+// compactNodes moves the last nodes into the holes while the number of holes exceeds a quarter of the number of
 // nodes by more than a chunk. So a tree of few long edges does not keep the memory of many short ones. It
 // frees at most limit node numbers, so that no single call takes long.
-func (t *Tree) compact(limit int) {
+func (t *Tree) compactNodes(limit int) {
 	const slack = 4 * chunkSize
 	for ; limit > 0 && 4*(int(t.end)-1-t.count) > t.count+slack; limit-- {
 		t.walked.known = false

@@ -7,8 +7,8 @@ const (
 	// LeastRecent evicts the leaves whose prefix was sent longest ago (SGLang's router).
 	LeastRecent Order = iota
 	// EarliestInserted evicts the leaves that were inserted first, regardless of how often they were
-	// sent since (SkyLB section 3.2). A leaf counts as inserted when its prefix, or another target
-	// that has the prefix, is added to the tree.
+	// sent since (SkyLB section 3.2). A leaf counts as inserted when it is added to the tree, and again when a further
+	// target gets it.
 	EarliestInserted
 )
 

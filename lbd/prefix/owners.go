@@ -7,12 +7,13 @@ import (
 
 // An owner is a party whose prompts are in a tree (in lbd/core: a tenant), as a small integer from 0
 // that the caller assigns. It must be below 1 << 16, which the tree does not check: nodes store their
-// owner in 16 bits. A node belongs to the owner that last inserted a key through it; with
-// EarliestInserted, a key that its target already has does not count. When a parent would be evicted
-// before its children, the owner of a child gets it (giveToChildOwner). Each owner's nodes have their
-// own age order, and a full tree evicts the oldest leaf of an owner above its share, so that the
-// prompts of one owner cannot evict all others. All shares are equal: the weight of the tree divided
-// by the number of active owners. A released owner has no share: its nodes are evicted first.
+// owner in 16 bits. A node belongs to the owner that last inserted a key through it. With EarliestInserted, an
+// insert that adds nothing to its target does not change the owner.
+//
+// Each owner's nodes have their own age order, and a full tree evicts the oldest leaf of an owner above its share, so
+// that the prompts of one owner cannot evict all others. If the owner's oldest node is not a leaf, its children belong
+// to other owners, and one of these gets the node (giveToChildOwner). All shares are equal: the weight of the tree
+// divided by the number of active owners. A released owner has no share: its nodes are evicted first.
 //
 // While everything inserted belongs to owner 0, a tree does not track owners.
 
@@ -142,11 +143,14 @@ func (t *Tree) transfer(id int32, owner int) {
 	t.setOwner(id, owner)
 }
 
-// victim returns the leaf to evict next: of a released owner, else of the inserting owner if it
-// exceeds its share, else of the owner that heaviestOwner returned last. heaviestOwner is called
-// again when that owner does not exceed its share or has only the most recent insert. The most
-// recent insert is evicted in two cases only: its owner exceeds its share and no other owner does, or
-// no other leaf is left.
+// victim returns the leaf to evict next: the oldest one
+//  1. of a released owner,
+//  2. else of the inserting owner, if it exceeds its share,
+//  3. else of the heaviest owner. This is the last result of heaviestOwner while that exceeds its share and has other
+//     nodes than the most recent insert.
+//
+// The most recent insert is evicted in two cases only: its owner exceeds its share and no other owner does, or no other
+// leaf is left.
 func (t *Tree) victim() int32 {
 	if t.ownerOfNode == nil {
 		return t.owners[0].oldest
@@ -164,10 +168,10 @@ func (t *Tree) victim() int32 {
 				return id
 			}
 		}
-		if t.owners[t.heaviest].weight <= share || t.owners[t.heaviest].oldest == t.protectedNode {
+		if t.owners[t.heaviest].weight <= share || t.onlyProtected(t.heaviest) {
 			t.heaviest = t.heaviestOwner()
 		}
-		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.owners[t.heaviest].oldest == t.protectedNode {
+		if w := t.owners[t.heaviest].weight; w == 0 || over && w <= share || t.onlyProtected(t.heaviest) {
 			t.protectedNode = none // no longer protected
 			continue
 		}
@@ -177,11 +181,13 @@ func (t *Tree) victim() int32 {
 	}
 }
 
-// heaviestOwner returns the owner with the highest weight, except one that has only the most recent
-// insert.
+// onlyProtected reports whether an owner has no nodes but those of the most recent insert.
+func (t *Tree) onlyProtected(owner int) bool { return t.owners[owner].oldest == t.protectedNode }
+
+// heaviestOwner returns the owner with the highest weight, except one of which onlyProtected is true.
 func (t *Tree) heaviestOwner() (heaviest int) {
 	for o := range t.owners {
-		if x, top := &t.owners[o], &t.owners[heaviest]; x.oldest != t.protectedNode && (x.weight > top.weight || top.oldest == t.protectedNode) {
+		if !t.onlyProtected(o) && (t.owners[o].weight > t.owners[heaviest].weight || t.onlyProtected(heaviest)) {
 			heaviest = o
 		}
 	}

@@ -69,9 +69,9 @@ func (t *Tree) split(id int32, k int) int32 {
 	return up
 }
 
-// canGrow reports whether the edge of node id can be extended, so that no new leaf of target is
-// needed: the node is a leaf, only target has it, and no response ends there. The leaf would be as
-// new as the node, so eviction would not tell them apart.
+// canGrow reports whether the edge of node id can be extended in place of a new leaf of target below it: the node is a
+// leaf, only target has it, and no response ends there. Eviction loses nothing by this: a new leaf would have the same age
+// as the node.
 func (t *Tree) canGrow(id int32, target int) bool {
 	n := t.node(id)
 	return id != 0 && n.child == none && !n.marked() && int(n.length) < maxEdge && t.hasOnlyTarget(id, target)

@@ -60,8 +60,8 @@ func TestSupersededMatchesReference(t *testing.T) {
 				continue
 			}
 			found, out := tree.Match(key, nil), make([]int, rapid.SampledFrom([]int{0, 2, 65, 701}).Draw(rt, "out"))
-			if want := dumb.branches(key, found.Bytes/BlockBytes, sent); found.Branches != want {
-				rt.Fatalf("%d bytes match, text follows: %v, want %v", found.Bytes, found.Branches, want)
+			if want := dumb.branches(key, found.Bytes/BlockBytes, sent); found.Continues != want {
+				rt.Fatalf("%d bytes match, text follows: %v, want %v", found.Bytes, found.Continues, want)
 			}
 			tree.Superseded(key, out)
 			for _, target := range targets {

@@ -144,9 +144,9 @@ func (t *Tree) countTarget(id int32, target int) {
 	t.addMember(id, target)
 }
 
-// addMember appends node id to target's list. The list makes removal cheap, because it contains
-// target's nodes and few others. Nodes that target no longer has stay in the list until they are
-// half of it, or two thirds of it if no nodes are added (see uncountTarget).
+// addMember appends node id to target's list. The list makes removal cheap, because it contains target's nodes and few
+// others: those that target no longer has. It is compacted at about twice the number of target's nodes here, and at
+// three times that number in uncountTarget.
 func (t *Tree) addMember(id int32, target int) {
 	if len(t.members[target]) > 2*t.counts[target]+32 {
 		t.compactMembers(target)

@@ -18,8 +18,8 @@ import (
 type Tree struct {
 	chunks       []*[chunkSize]node // the nodes, which refer to each other by number
 	extraTargets [][]uint64         // targets from 64 on, by chunk
-	holes        []int32            // node numbers that are not in use; those from end on are ignored
 	end          int32              // above all numbers in use
+	holes        []int32            // node numbers below end that are not in use, and numbers >= end, which are ignored
 	count        int                // nodes in use, without the root
 	width        int                // maximum number of words of extraTargets that any node has had
 
@@ -39,7 +39,7 @@ type Tree struct {
 	active         int     // owners that have a node and are not released
 	released       []int32 // released owners
 	heaviest       int     // the last result of heaviestOwner, see victim
-	insertingOwner int     // the owner of the current insert; during RemoveBelow, of the last one
+	insertingOwner int     // the owner of the current insert, else of the last one: RemoveBelow may evict too
 	protectedNode  int32   // the end of the inserted key, none = no protection; only valid during evict
 
 	scratch []uint64                  // of growEdge and mergeChild
@@ -87,9 +87,9 @@ func (t *Tree) CachedBytes(target int) int {
 // Found is the result of matching a key.
 type Found struct {
 	Bytes         int           // longest leading part of the key that any target has, a multiple of BlockBytes
-	SessionStart  time.Duration // start of the session of the deepest response on the matched path, by the caller's clock
+	SessionStart  time.Duration // start of the session of the longest response that the key contains, see InsertResponse
 	AfterResponse bool          // whether there is such a response; without one, SessionStart is 0
-	Branches      bool          // whether the tree has text that follows these bytes; false if Bytes is 0
+	Continues     bool          // whether the tree has text that follows these bytes; false if Bytes is 0
 }
 
 // Match sets out[i] to the number of leading bytes of key that target i has, a multiple of
@@ -113,7 +113,7 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 		t.writeDepths(d.tip, none, d.depth, out)
 	}
 	found.Bytes = d.depth * BlockBytes
-	found.Branches = d.depth > 0 && (d.tip != none || t.node(d.end()).child != none)
+	found.Continues = d.depth > 0 && (d.tip != none || t.node(d.end()).child != none)
 	return found
 }
 
@@ -128,11 +128,14 @@ func (t *Tree) Superseded(key Key, out []int) {
 	t.descend(key)
 	d := &t.walked
 	// The path is walked from its deepest node towards the root, so that each target is met at the end of its match. The
-	// result of a target is the depth of the deepest of its nodes that another target received last, or 0 if there is no
-	// such node. Of the targets met so far, only one may still lack a result: undecided, the last receiver of every node
-	// since it was met; -1 = none. For example, target 0 received "ab", then target 1 received "ac", and key is "ab".
-	// Target 0 received node "b" last, and becomes undecided. Target 1 received node "a" last, so "a" is superseded for
-	// target 0. Target 1 becomes undecided, and its result remains 0.
+	// result of a target is the depth of the deepest of its nodes that another target received last, or 0.
+	//
+	// For example, target 0 received "ab", then target 1 received "ac", and key is "ab". At node "b", target 0 is met. It
+	// received "b" last, so it has no result yet. At node "a", target 1 is met. It received "a" last, so the result of
+	// target 0 is the depth of "a". The walk ends, and the result of target 1 is 0.
+	//
+	// At every step, at most one target that was met has no result yet: undecided (-1 = none). It is the last receiver of
+	// every node since it was met.
 	undecided := -1
 	below, depth := none, d.pathDepth
 	if d.tip != none {
@@ -144,11 +147,14 @@ func (t *Tree) Superseded(key Key, out []int) {
 	}
 }
 
-// writeSuperseded is the step of Superseded for node id of the path, whose end is at depth. below is the node of the
-// last step that was not skipped, or none. The step is skipped if the target that received id last is unknown or no
-// longer has it. If that target is not undecided, the result of undecided is depth. The targets that have id but not
-// below are met now: their result is depth too, except that of the target that received id last, which becomes
-// undecided. writeSuperseded returns undecided and below for the next step.
+// writeSuperseded is the step of Superseded for node id of the path, whose end is at depth. latest is the target that
+// received id last, and below is the node of the last step that was not skipped, or none.
+//  1. If latest is unknown or no longer has id, the step is skipped.
+//  2. If undecided is another target than latest, its result is depth.
+//  3. The targets that have id but not below are met now. Their result is depth, except that of latest, which becomes
+//     undecided.
+//
+// writeSuperseded returns undecided and below for the next step.
 func (t *Tree) writeSuperseded(id, below int32, undecided, depth int, out []int) (nextUndecided int, nextBelow int32) {
 	latest := t.node(id).latest()
 	if latest < 0 || !t.hasTarget(id, latest) {
@@ -281,7 +287,7 @@ func (t *Tree) RemoveTarget(target int) {
 			t.mergeChild(id)
 		}
 	}
-	t.compact(4 * len(list))
+	t.compactNodes(compactPerRemoval * len(list))
 	t.edges.compact(t.moved)
 }
 
@@ -311,5 +317,5 @@ func (t *Tree) evict() {
 		}
 	}
 	t.walked.known = false
-	t.compact(4 * removed)
+	t.compactNodes(compactPerRemoval * removed)
 }

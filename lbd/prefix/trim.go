@@ -1,7 +1,8 @@
 package prefix
 
-// RemoveBelow records that target has evicted a block of key. kept is the number of blocks before the evicted
-// one. Without this block, target has no text that continues it. RemoveBelow visits only nodes after the kept blocks.
+// RemoveBelow records that target has evicted a block of key. kept is the number of blocks before the evicted one. Cached
+// text needs all blocks before it, so target loses the block and everything after it. RemoveBelow visits only the nodes
+// after the kept blocks.
 func (t *Tree) RemoveBelow(key Key, kept, target int) {
 	if kept < 0 || kept >= len(key) || target >= len(t.counts) || t.counts[target] == 0 {
 		return
@@ -42,7 +43,7 @@ func (t *Tree) RemoveBelow(key Key, kept, target int) {
 	if len(t.members[target]) > 3*t.counts[target]+64 {
 		t.compactMembers(target)
 	}
-	t.compact(4 * len(list))
+	t.compactNodes(compactPerRemoval * len(list))
 	t.protectedNode = none
 	t.evict() // a split node needs memory
 	t.edges.compact(t.moved)
