@@ -270,10 +270,20 @@ func publishedStates(current CurrentState, observed *telemetry.Snapshot) []telem
 			c := current.Replicas[at]
 			states = append(states, telemetry.MachineState{
 				ID: c.ID, Region: c.Region, Model: c.Model, GPU: c.GPU, URL: c.URL,
-				Machine: service.StateReason{State: service.StateStarting, Reason: "no balancer has it yet"},
+				Machine: stateUnattached(r.State),
 			})
 		}
 	}
 	slices.SortStableFunc(states, func(a, b telemetry.MachineState) int { return cmp.Compare(a.ID, b.ID) })
 	return states
+}
+
+// stateUnattached returns the state of a serving replica that no balancer has, from its state before. The engine of
+// one that drained may be ready, but receives no requests.
+func stateUnattached(before service.ReplicaState) service.StateReason {
+	switch before {
+	case service.StatePending, service.StateProvisioning, service.StateStarting:
+		return service.StateReason{State: service.StateStarting, Reason: "no balancer has it yet"}
+	}
+	return service.StateReason{State: service.StateNotReady, Reason: "no balancer has it at the moment"}
 }

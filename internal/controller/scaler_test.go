@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,8 +37,9 @@ type fakeActuator struct {
 	pending      *int                // of every replica
 	held         []telemetry.RegionSnapshot
 	stale        bool
-	down         map[string]bool // replicas that are not ready
-	unattached   bool            // no balancer has a replica
+	down         map[string]bool      // replicas that are not ready
+	unattached   bool                 // no balancer has a replica
+	listedAs     service.ReplicaState // the state in which replicas are listed; empty = READY
 	unresponsive error
 	failed       int                     // the number of balancers without a snapshot
 	refuse       error                   // of Apply
@@ -184,7 +186,7 @@ func (y *fakeActuator) observe(_ context.Context, since int64, history bool) (*O
 		if r.Donation != nil {
 			continue
 		}
-		seen := telemetry.ReplicaSnapshot{ID: r.ID, Model: r.Model, GPU: r.GPU, State: service.StateReady, AgeMillis: &age, KV: new(float64), Pending: y.pending, Unattached: y.unattached}
+		seen := telemetry.ReplicaSnapshot{ID: r.ID, Model: r.Model, GPU: r.GPU, State: cmp.Or(y.listedAs, service.StateReady), AgeMillis: &age, KV: new(float64), Pending: y.pending, Unattached: y.unattached}
 		if kv, known := y.kv[r.ID]; known {
 			seen.KV = kv
 		}
@@ -296,26 +298,34 @@ func (w *scalerWorld) published() (s telemetry.Scaling) {
 	return s
 }
 
-// A replica that serves again, as after 'replica drain --undo', stays listed until its balancer has it.
+// A replica that serves again, as after 'replica drain --undo', stays listed until its balancer has it. Only one that
+// has not been ready yet is STARTING.
 func TestReplicaIsListedUntilAttached(t *testing.T) {
-	testScaler(t, plannedService, func(w *scalerWorld) {
-		listed := func() []telemetry.ReplicaSnapshot {
-			s := telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: "local/us"}}}
-			scaling := w.published()
-			s.AddScaling(&scaling)
-			return s.Regions[0].Replicas
-		}
-		w.actuator.set(func() { w.actuator.unattached = true }) // as it was while it drained
-		w.pass(6*time.Second, 0)
-		if r := listed(); len(r) != 1 || r[0].ID != "us-m-0" || r[0].State != service.StateStarting || !r[0].Unattached || r[0].Model != "m" || r[0].GPU != "L4" {
-			t.Errorf("before: %+v", r)
-		}
-		w.actuator.set(func() { w.actuator.unattached = false })
-		w.pass(6*time.Second, 0)
-		if r := listed(); len(r) != 0 {
-			t.Errorf("after: %+v", r)
-		}
-	})
+	for before, want := range map[service.ReplicaState]service.ReplicaState{
+		service.StateDraining: service.StateNotReady, service.StateDonated: service.StateNotReady, service.StateNotReady: service.StateNotReady,
+		service.StateStarting: service.StateStarting, service.StateProvisioning: service.StateStarting,
+	} {
+		t.Run(string(before), func(t *testing.T) {
+			testScaler(t, plannedService, func(w *scalerWorld) {
+				listed := func() []telemetry.ReplicaSnapshot {
+					s := telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{{Name: "local/us"}}}
+					scaling := w.published()
+					s.AddScaling(&scaling)
+					return s.Regions[0].Replicas
+				}
+				w.actuator.set(func() { w.actuator.unattached, w.actuator.listedAs = true, before })
+				w.pass(6*time.Second, 0)
+				if r := listed(); len(r) != 1 || r[0].ID != "us-m-0" || r[0].State != want || !r[0].Unattached || r[0].Model != "m" || r[0].GPU != "L4" {
+					t.Errorf("before: %+v", r)
+				}
+				w.actuator.set(func() { w.actuator.unattached, w.actuator.listedAs = false, "" })
+				w.pass(6*time.Second, 0)
+				if r := listed(); len(r) != 0 {
+					t.Errorf("after: %+v", r)
+				}
+			})
+		})
+	}
 }
 
 const reactiveService = `name: chat

@@ -87,7 +87,7 @@ const (
 	StateProvisioning ReplicaState = "PROVISIONING"  // its VM or process is being created
 	StateStarting     ReplicaState = "STARTING"      // running; the model is not ready yet
 	StateReady        ReplicaState = "READY"         // the model serves requests
-	StateNotReady     ReplicaState = "NOT_READY"     // was ready, fails its health check now
+	StateNotReady     ReplicaState = "NOT_READY"     // was ready, now fails its health check or has no balancer
 	StateDraining     ReplicaState = "DRAINING"      // completes requests in flight, receives no new ones
 	StateDonated      ReplicaState = "DONATED"       // donated to other work; receives no requests
 	StateInterrupted  ReplicaState = "INTERRUPTED"   // its VM has an interruption notice

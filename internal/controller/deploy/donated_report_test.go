@@ -28,3 +28,23 @@ func TestPeersReportHidesNoDecision(t *testing.T) {
 		}
 	}
 }
+
+// `status` shows a replica that no balancer has as the dashboard does, as after an undrain while its balancer is dead.
+// A state that the controller read from its machine does not count: `status` has read it since.
+func TestUnattachedReplicaIsNotReady(t *testing.T) {
+	const id, reason = "us-1", "no balancer has it at the moment"
+	for machine, want := range map[service.ReplicaState]service.StateReason{
+		service.StateReady: {State: service.StateNotReady, Reason: reason}, service.StateStarting: {State: service.StateStarting},
+	} {
+		reports := map[string]reported{}
+		s := &telemetry.Snapshot{Regions: []telemetry.RegionSnapshot{
+			{Name: "local/us", Replicas: []telemetry.ReplicaSnapshot{{ID: id, State: service.StateNotReady, Reason: reason, Unattached: true}}},
+		}}
+		addReports(reports, provision.Object{ID: "lb-eu-0", Region: "local/eu"}, s)
+		i, r := &Inspector{Deployer: &Deployer{Spec: &service.Spec{}}}, MachineStatus{ID: id, State: machine}
+		i.addReplicaReport(&r, reports)
+		if got := (service.StateReason{State: r.State, Reason: r.Reason}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+}

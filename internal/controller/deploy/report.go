@@ -92,7 +92,7 @@ func addReports(reports map[string]reported, o provision.Object, s *telemetry.Sn
 			one := reported{"", reportOfPeer, r}
 			switch {
 			case !r.IsAttached():
-				if one.rank = reportUnattached; !isOutOfService(r.State) {
+				if one.rank = reportUnattached; !isOutOfService(r.State) && r.State != service.StateNotReady {
 					continue // the state of its machine has been read since
 				}
 			case region.Name == o.Region && r.State == service.StateReady:
@@ -156,6 +156,9 @@ func (i *Inspector) addReplicaReport(r *MachineStatus, reports map[string]report
 	}
 	r.Drained, r.Donated = i.Decisions.IsDrained(r.ID), i.Decisions.Donation(r.ID) != nil
 	report := reports[r.ID]
+	if report.rank == reportUnattached && report.State == service.StateNotReady && r.State != service.StateReady {
+		report = reported{} // the state of its machine has been read since
+	}
 	f := service.ReplicaFacts{
 		Machine: service.StateReason{State: r.State, Reason: r.Reason}, Reported: service.StateReason{State: report.State, Reason: report.Reason},
 		InFlight: report.Outstanding, Donation: i.Decisions.Donation(r.ID),
