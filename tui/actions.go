@@ -82,7 +82,7 @@ func (m *Model) handleActionKey(msg tea.KeyPressMsg) (cmd tea.Cmd, taken bool) {
 		if id, ok := s.logTarget(); ok {
 			return m.openLogs(id), true
 		}
-		m.showToast("logs: select a replica", true)
+		m.showToast("logs: "+s.logHint(), true)
 		return nil, true
 	}
 	return nil, false
@@ -368,6 +368,14 @@ func (s *screen) logTarget() (id string, ok bool) {
 		}
 	}
 	return "", false
+}
+
+// logHint says what to select for logTarget.
+func (s *screen) logHint() string {
+	if s.view == viewOverview {
+		return "select a region with j or k"
+	}
+	return "select a replica, or a region in view 1"
 }
 
 // dialogLines draws the confirmation prompt above the footer.

@@ -129,7 +129,7 @@ func (s *screen) replicaText(r row) []string {
 	rep := r.replica
 	url := orUnknown(rep.URL)
 	if rep.URL != "" {
-		url += " (engine, or its proxy: balancers only)"
+		url += " (used by balancers: the engine, or its TLS proxy, which accepts balancers only)"
 	}
 	lines := []string{
 		"region          " + string(r.region.Name),
@@ -209,7 +209,7 @@ func (m *Model) openShell() tea.Cmd {
 	case m.cfg.Operator == nil:
 		m.showToast("shell: this dashboard is read-only", true)
 	case !ok:
-		m.showToast("shell: select a replica, or a region in view 1", true)
+		m.showToast("shell: "+m.screen.logHint(), true)
 	default:
 		ctx, operator := m.ctx, m.cfg.Operator
 		return func() tea.Msg {

@@ -251,7 +251,11 @@ func (m *Model) openSelection() tea.Cmd {
 	case s.help || s.panel.open():
 		return nil
 	case !ok:
-		m.showToast("open: select a row with j or k", true)
+		hint := "select a row with j or k"
+		if shown, _ := s.pane().counts(); shown == 0 {
+			hint = "there are no rows"
+		}
+		m.showToast("open: "+hint, true)
 		return nil
 	}
 	switch s.view {

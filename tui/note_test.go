@@ -17,6 +17,15 @@ func TestOpenWithoutSelection(t *testing.T) {
 	}
 }
 
+// Keys without a row to act on say what to do, and that there is no row if there is none.
+func TestHintsWithoutSelection(t *testing.T) {
+	s := normal()
+	s.Plan, s.Forecast = nil, nil
+	deskIn(t, 80, 24, s, "5", "enter").wants("open: there are no rows")
+	deskIn(t, 80, 24, normal(), "1", "l").wants("logs: select a region")
+	deskIn(t, 80, 24, normal(), "2", "l").wants("logs: select a replica")
+}
+
 // A load that deviates from its forecast is shown before the plan and the peaks. Parts that
 // exceed the width are omitted.
 func TestNoteShowsForecastAndPlan(t *testing.T) {

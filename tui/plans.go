@@ -72,9 +72,9 @@ func (s *screen) emptyPlan() []string {
 	}
 	of := " of " + p.At.In(s.snapshot.At.Location()).Format("15:04") // replicas that changed later are not in it
 	if s.focus != "" {
-		return []string{"No changes in " + s.theme.text(string(s.focus)) + ": the plan" + of + " matches its replicas of then (tab: other regions)"}
+		return []string{"No changes in " + s.theme.text(string(s.focus)) + ": the plan" + of + " matched its replicas at that time (tab: other regions)"}
 	}
-	return []string{"No changes: the plan" + of + " matches the replicas of then", "'skyserve plan' shows the limits that determine each count, such as replicas.max"}
+	return []string{"No changes: the plan" + of + " matched the replicas at that time", "'skyserve plan' shows the limits that determine each count, such as replicas.max"}
 }
 
 // noPlan returns why a summary contains no plan; empty if it contains one. Before the first plan, the controller

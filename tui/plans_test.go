@@ -18,7 +18,7 @@ func TestMissingPlanShowsTheReason(t *testing.T) {
 		{telemetry.PlanSummary{At: noon, Error: "reading the history: timed out"}, []string{"No plan yet: reading the history: timed out"}, "apply: no plan yet: reading the history"},
 		{telemetry.PlanSummary{At: noon, Status: "unknown"}, []string{"plan from", "No plan was found in time"}, "apply: no plan was found"},
 		{telemetry.PlanSummary{At: noon, Status: "infeasible"}, []string{"No plan satisfies the bounds"}, "apply: no plan satisfies the bounds"},
-		{telemetry.PlanSummary{At: noon, Status: "optimal"}, []string{"No changes: the plan of 12:00 matches the replicas of then"}, "apply: the plan has no changes"},
+		{telemetry.PlanSummary{At: noon, Status: "optimal"}, []string{"No changes: the plan of 12:00 matched the replicas at that time"}, "apply: the plan has no changes"},
 	}
 	for _, tt := range tests {
 		s := normal()

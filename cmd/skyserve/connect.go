@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -141,6 +143,9 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	if err := api.OpenInvite(cmd.Context(), invite.Mailbox()); err != nil {
 		return failed(fmt.Errorf("inviting to %s: %w", svc.Name(), err), "")
 	}
+	if host, ok := loopbackHost(f.url); ok {
+		printMessage(cmd.ErrOrStderr(), labelWarning, "other machines cannot reach %s, which is an address of this machine only; on the other machine, first forward its port from this one: ssh -N -L %s:%s HOST", host, host, host)
+	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "Run on the other machine within %s:\n\n", telemetry.InviteTTL)
 	fmt.Fprintf(cmd.OutOrStdout(), "skyserve connect %s --code %s\n", f.url, invite.Text())
 	fmt.Fprintln(cmd.ErrOrStderr(), "\nWaiting for the new operator. Anyone with the code can become an operator: send it over a trusted channel.")
@@ -159,6 +164,16 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	recordOperator(cmd.Context(), svc, cmd.ErrOrStderr(), who.ID, fmt.Sprintf("%s is an operator until %s", who.ID, ends.UTC().Format(time.DateOnly)))
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s is an operator of %s; the certificate expires %s.\n", who.ID, svc.Name(), ends.Format(time.DateOnly))
 	return nil
+}
+
+// loopbackHost returns the host and port of a URL; ok is true if only this machine reaches them.
+func loopbackHost(text string) (host string, ok bool) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", false
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	return u.Host, u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
 }
 
 // closeTimeout bounds the request that closes an invitation, which also expires by itself.

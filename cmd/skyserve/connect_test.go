@@ -193,3 +193,14 @@ func TestConnectRejectsInvalidInput(t *testing.T) {
 		}
 	}
 }
+
+// An invitation warns of a URL that only the inviting machine reaches.
+func TestInviteURLOnLoopback(t *testing.T) {
+	for url, want := range map[string]bool{
+		"https://127.0.0.1:18101": true, "https://[::1]:18101": true, "https://localhost:18101": true, "https://10.0.0.7:18101": false, "https://lb.example.com:18101": false,
+	} {
+		if host, got := loopbackHost(url); got != want || "https://"+host != url {
+			t.Errorf("%s: got %s, %t, want %t", url, host, got, want)
+		}
+	}
+}

@@ -241,6 +241,9 @@ func (f *lbFlags) fromFlags() (service.BalancerConfig, error) {
 	if f.region == "" {
 		return cfg, errors.New("--region is required")
 	}
+	if err := checkRegionName("--region", f.region); err != nil {
+		return cfg, err
+	}
 	cfg.Region = service.Region(f.region)
 	cfg.ID = cmp.Or(cfg.ID, "lb-"+cfg.Region.ShortName())
 	if f.keysFrom != "" {
@@ -324,12 +327,23 @@ func splitNamed(text string) (name, url string) {
 	return name, url
 }
 
+// checkRegionName returns an error if the region of a flag is no name of a region.
+func checkRegionName(flag, region string) error {
+	if service.IsRegionName(region) {
+		return nil
+	}
+	return fmt.Errorf("%s: the region must have at most 40 lower-case letters a-z, digits and dashes, no dash first or last, or be CLOUD/REGION such as aws/us-east-1, got %q", flag, region)
+}
+
 // parsePeer parses REGION=URL[,rtt=100ms]. The peer's id is its region.
 func parsePeer(text string) (service.PeerConfig, error) {
 	target, option, hasOption := strings.Cut(text, ",")
 	region, url := splitNamed(target)
 	if region == "" {
 		return service.PeerConfig{}, fmt.Errorf("--peer: must be REGION=URL, got %q", text)
+	}
+	if err := checkRegionName("--peer", region); err != nil {
+		return service.PeerConfig{}, err
 	}
 	p := service.PeerConfig{ID: region, Region: service.Region(region), URL: url}
 	if hasOption {

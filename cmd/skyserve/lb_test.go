@@ -195,3 +195,19 @@ func TestLbErrorsNameTheFlagOfTheValue(t *testing.T) {
 		}
 	}
 }
+
+// The region of a balancer or a peer has the form that service.yaml requires, or is its name without the cloud.
+func TestLbRegionNames(t *testing.T) {
+	for _, name := range []string{"us", "us-1", "aws/us-east-1", "static/paris"} {
+		if _, err := (&lbFlags{region: name, peers: []string{name + "=http://127.0.0.1:1"}}).fromFlags(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"US WEST", "us_west", "us-", "azure/east", strings.Repeat("u", 41)} {
+		for flag, f := range map[string]lbFlags{"--region": {region: name}, "--peer": {region: "us", peers: []string{name + "=http://127.0.0.1:1"}}} {
+			if _, err := f.fromFlags(); err == nil || !strings.HasPrefix(err.Error(), flag+": ") {
+				t.Errorf("%s %s: got %v", flag, name, err)
+			}
+		}
+	}
+}

@@ -61,3 +61,24 @@ func TestControllerRowRepeatsNoAlerts(t *testing.T) {
 		})
 	}
 }
+
+// An alert of the controller that no balancer reports is a message above the table, which it would make hundreds of
+// columns wide.
+func TestControllerAlertIsOutsideTable(t *testing.T) {
+	for state, reason := range map[service.ReplicaState]string{
+		service.StateReady:    "warning: store members: the store is not replicated; run 'skyserve up'",
+		service.StateStarting: "readiness probe returned HTTP status 503: critical: store members: no majority responds; run 'skyserve up'",
+	} {
+		for name, alerts := range map[string][]telemetry.Alert{"none shown": nil, "other alert shown": {{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertPlan, Message: "no forecast"}}} {
+			status := &deploy.ServiceStatus{Service: "chat", Alerts: alerts, Controller: &deploy.ControllerStatus{ID: "controller", Machine: "lb-us-0", State: state, Reason: reason}}
+			var text bytes.Buffer
+			if err := (&serviceView{svc: local.Service{}, spec: &service.Spec{Name: "chat"}}).writeStatus(&text, status, outputFormat{kind: outputText}); err != nil {
+				t.Fatal(err)
+			}
+			_, table, _ := strings.Cut(text.String(), "REGION")
+			if state == service.StateStarting && strings.Count(text.String(), "no majority responds") != 1 || strings.Contains(table, "skyserve up") || !strings.Contains(table, "runs beside lb-us-0") {
+				t.Errorf("%s, %s:\n%s", state, name, &text)
+			}
+		}
+	}
+}

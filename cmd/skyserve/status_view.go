@@ -191,6 +191,13 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 	for _, a := range s.Alerts {
 		printMessage(w, string(a.Severity), "%s", strings.TrimPrefix(a.Line(), string(a.Severity)+": "))
 	}
+	reasonOfController := ""
+	if c := s.Controller; c != nil {
+		reason, severity, alert := controllerReason(c, s.Alerts)
+		if reasonOfController = reason; alert != "" {
+			printMessage(w, string(severity), "%s", alert)
+		}
+	}
 	for _, problem := range s.Problems {
 		printMessage(w, labelProblem, "%s", problem)
 	}
@@ -223,7 +230,7 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 		machines.rows = append(machines.rows, listRow{name: d.Server.ID, cells: []string{"", "nameserver", d.Server.ID, string(d.Server.State), d.Server.Endpoint, "", reasonText(d.Server.Reason, d.Server.Desired), "", ""}, wide: make([]string, len(machines.wide))})
 	}
 	if c := s.Controller; c != nil {
-		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", controllerReason(c, s.Alerts), "", ""}, wide: make([]string, len(machines.wide))})
+		machines.rows = append(machines.rows, listRow{name: c.ID, cells: []string{"", "controller", c.ID, string(c.State), c.Admin, "", reasonOfController, "", ""}, wide: make([]string, len(machines.wide))})
 	}
 	format.addRows(t, machines)
 	if len(s.Drift) > 0 {
@@ -340,12 +347,25 @@ const decisionsName = "decisions.json"
 // decisionsFile is the file of the decisions about a local service's replicas.
 func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), decisionsName) }
 
-// controllerReason returns the reason of the controller's row. The reason of a controller that is ready consists of its
-// alerts, which the status shows above its table.
-func controllerReason(c *deploy.ControllerStatus, shown []telemetry.Alert) string {
-	beside := "runs beside " + c.Machine
-	if c.Reason == "" || c.State == service.StateReady && len(shown) > 0 {
-		return beside
+// controllerReason returns the reason of the controller's row, and the alert that the status shows above its table; empty
+// if there is none, or a balancer reports it too. An alert with its next step would make the table too wide to read.
+func controllerReason(c *deploy.ControllerStatus, shown []telemetry.Alert) (reason string, severity telemetry.Severity, alert string) {
+	reason = "runs beside " + c.Machine
+	why, rest, severity := c.Reason, "", telemetry.Severity("")
+	for _, s := range []telemetry.Severity{telemetry.SeverityCritical, telemetry.SeverityWarning} {
+		if before, after, found := strings.Cut(why, string(s)+": "); found {
+			why, severity, rest = strings.TrimSuffix(before, ": "), s, after
+			break
+		}
 	}
-	return beside + ": " + c.Reason
+	isKnown := func(a telemetry.Alert) bool {
+		return c.State == service.StateReady || a.Kind == telemetry.AlertStore && a.Severity == telemetry.SeverityCritical
+	}
+	if slices.ContainsFunc(shown, isKnown) {
+		rest = ""
+	}
+	if why == "" {
+		return reason, severity, rest
+	}
+	return reason + ": " + why, severity, rest
 }

@@ -110,6 +110,11 @@ func completeRegion(name string) string {
 	return ""
 }
 
+// IsRegionName reports whether a text is CLOUD/REGION, or the name of a region without its cloud, such as us.
+func IsRegionName(text string) bool {
+	return formRegion.matches(text) || formRegion.matches(CloudLocal+"/"+text)
+}
+
 // regionProblem returns what is wrong with the name of a region that does not match formRegion, and a suggestion.
 func regionProblem(text string) (problem, suggestion string) {
 	problem = "must be " + formRegion.description
