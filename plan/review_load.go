@@ -239,7 +239,7 @@ func (r *review) forecastAll(f forecast.Forecaster, all []*traffic) error {
 			for w := range loads {
 				loads[w] += buffer
 			}
-			notes.addName("includes 10 % of the last hour's batch load", name)
+			notes.addName("the planned load includes 10 % of the batch load of the last hour; the rest uses idle capacity", name)
 		}
 	}
 	if combined > 0 {

@@ -380,7 +380,7 @@ func TestReviewTiersAndRegions(t *testing.T) {
 		t.Fatalf("us %g, eu %g", rho[0][0], rho[1][29])
 	}
 	all := strings.Join(r.Proposal.Assumed, "\n")
-	if !strings.Contains(all, "split evenly over 2") || !strings.Contains(all, "includes 10 % of the last hour's batch load") {
+	if !strings.Contains(all, "split evenly over 2") || !strings.Contains(all, "the planned load includes 10 % of the batch load of the last hour") {
 		t.Fatal(all)
 	}
 }

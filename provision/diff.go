@@ -83,7 +83,7 @@ func Diff(want []Desired, have []Object) Changes {
 	}
 	for _, o := range have {
 		if !wanted[o.ID] {
-			changes = append(changes, terminateChange(o, "not in the desired state"))
+			changes = append(changes, terminateChange(o, "no longer desired"))
 		}
 	}
 	sortIntoStages(changes, have)

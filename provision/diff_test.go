@@ -140,8 +140,8 @@ func TestDiffStages(t *testing.T) {
 		"5 replace lb-eu-0 (configuration changed)",
 		"6 replace lb-us-0 (configuration changed)",
 		"7 replace controller (configuration changed)",
-		"8 terminate asia-0 (not in the desired state)",
-		"9 terminate firewall-asia (not in the desired state)",
+		"8 terminate asia-0 (no longer desired)",
+		"9 terminate firewall-asia (no longer desired)",
 	}
 	var got []string
 	for _, c := range provision.Diff(wants, exists) {

@@ -223,10 +223,10 @@ func newRestoreCmd() *cobra.Command {
 for a few seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
-and one of a later version of skyserve are rejected. A store with data from the time
-before the backup, such as the one that was backed up, may also contain newer data: it is
-replaced only with --force, and the newer data is lost. If the machines of a service were
-lost, first run 'skyserve up': its new, empty store accepts the backup.
+and one of a later version of skyserve are rejected. A store that
+existed before the backup, such as the one that was backed up, may have been written since:
+it is replaced only with --force, and what was written since is lost. If the machines of a
+service were lost, first run 'skyserve up': its new, empty store accepts the backup.
 FILE may be an object in a bucket, s3://... or gs://..., with the credentials of the environment.`,
 		Example: `  skyserve restore chat.backup --service chat
   skyserve restore s3://backups/chat-20261126T180000Z.backup --service chat`,

@@ -53,10 +53,10 @@ service's certificate authority, which prevents man-in-the-middle attacks. The c
 is valid for 90 days; to renew it, repeat both commands with a new code.
 
 On the machine from which the service was deployed, 'connect --list' shows the certificates
-of operators and controllers, and 'connect --revoke NAME|FINGERPRINT' revokes one: all
-machines receive the revocation list and reject the certificate within a minute. The next
-'up' updates machines that did not respond, and issues a new certificate to a controller
-whose certificate was revoked.`,
+of operators and that of the controllers, which share one, and 'connect --revoke
+NAME|FINGERPRINT' revokes one: all machines receive the revocation list and reject the
+certificate within a minute. The next 'up' updates machines that did not respond, and
+issues a new certificate to a controller whose certificate was revoked.`,
 		Example: `  skyserve connect https://203.0.113.7:8443 --invite
   skyserve connect https://203.0.113.7:8443 --code CODE
   skyserve connect --list
@@ -81,7 +81,7 @@ whose certificate was revoked.`,
 	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
 	flags.StringVar(&f.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&f.as, "as", "", "with --code: `NAME` of the new operator (default user@host of this machine)")
-	flags.BoolVar(&f.list, "list", false, "list the operators and controllers of a service that was deployed from this machine, and the certificate authorities of the controllers, which sign the certificates of new machines")
+	flags.BoolVar(&f.list, "list", false, "list the certificates of a service that was deployed from this machine: of its operators, and of its controllers, which share one, and share the delegated authority that certifies new machines")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
 	f.out.registerList(cmd)
 	f.clouds.registerFlags(flags)

@@ -106,14 +106,11 @@ func TestHelpNamesLayoutsOfPolicies(t *testing.T) {
 	last := len(pending) - 1
 	for _, want := range []string{
 		strings.Join(pending[:last], ", ") + " and " + pending[last] + " push pending",
-		"These four, " + strings.Join(regional, " and ") + " have one balancer per region",
+		strings.Join(pending, ", ") + ", " + strings.Join(regional, " and ") + " have one balancer per region",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("sim run --help does not contain %q", want)
 		}
-	}
-	if len(pending) != 4 {
-		t.Errorf("%d policies push pending, not four", len(pending))
 	}
 }
 

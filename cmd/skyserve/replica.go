@@ -54,9 +54,9 @@ bill and requires confirmation (--yes skips it). Replicas of static regions (you
 machines) are listed in service.yaml; they can be drained and donated. The commands drain,
 donate and reclaim are not available for a service with cloud regions; remove drains the
 replica first. drain, donate and remove prompt for confirmation before they act on the last
-ready replica of a model (--force skips it). A balancer that does not respond delays a
-change by about 20 s: the other balancers have it then, and the exit code is 3. A controller
-delivers the change to that balancer once it responds again.
+ready replica of a model (--force skips it). If a balancer does not respond, a change
+waits for it for about 20 s and ends with exit code 3: the other balancers have the change,
+and a controller delivers it to that balancer once it responds again.
 
 Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
 3 partly done, 130 interrupted.`,

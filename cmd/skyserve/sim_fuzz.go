@@ -34,8 +34,8 @@ vary in workload and its lengths, regions, replicas, the engines' speed and memo
 times, the probe interval, equal or 10:1 loads of the regions, and closed and open loops with
 0.5 to 1.3 times the estimated capacity.
 A run lasts at least ten times as long as one request at a full replica, but at most an hour.
-Open loops have no warm-up. There all policies receive the same requests, and requests of a
-warm-up would not count: a policy that served more of them would have fewer left to count.
+Open loops have no warm-up: all policies receive the same requests, so a policy that served
+more of them during a warm-up would have fewer left in the measured part, and look worse.
 cache-aware:skylb is cache-aware with the constants that SGLang's router had at the time of
 SkyLB's evaluation.
 

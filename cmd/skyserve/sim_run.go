@@ -64,8 +64,9 @@ faster, for policies that do not use prefixes.
 
 Unless the scenario, --push or --layout set them, the push mode and layout follow the paper or
 project of a policy. cost, longest-prefix, skylb and skylb-ch push pending, the others blind.
-These four, gorgo and sageserve have one balancer per region (layout regional), the others
-one balancer for all replicas, in the region of the setting home (layout single).
+cost, longest-prefix, skylb, skylb-ch, gorgo and sageserve have one balancer per region
+(layout regional), the others one balancer for all replicas, in the region of the setting
+home (layout single).
 cache-aware:skylb is cache-aware with the constants that SGLang's router had at the time of
 SkyLB's evaluation.
 

@@ -149,7 +149,11 @@ func (b *binder) bindStruct(n ast.Node, v reflect.Value, p path) {
 			if meant[f.key] { // it is present, misspelled
 				continue
 			}
-			b.reportAt(n, p.key(f.key), Error{Problem: "is required", Suggestion: "set it to " + describeValues(f.rule)})
+			line, col := position(n)
+			if p == "" { // a key of the whole file: no line shows that it is missing
+				line, col = 0, 0
+			}
+			b.reportAtLine(line, col, p.key(f.key), Error{Problem: "is required", Suggestion: "set it to " + describeValues(f.rule)})
 		}
 	}
 }

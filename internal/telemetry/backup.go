@@ -42,5 +42,5 @@ type NewerStoreError struct {
 // Error returns both times.
 func (e *NewerStoreError) Error() string {
 	const layout = "2006-01-02 15:04:05 UTC"
-	return fmt.Sprintf("the store of the running service is older than the backup of %s, and was last written at %s: a restore discards everything stored since the backup", e.Backup.UTC().Format(layout), e.Newest.UTC().Format(layout))
+	return fmt.Sprintf("the store of the running service existed before the backup of %s and was last written at %s: a restore discards everything stored since the backup", e.Backup.UTC().Format(layout), e.Newest.UTC().Format(layout))
 }
