@@ -94,6 +94,12 @@ func (t *target) isComputing(prompt prefix.Key, bytes int) bool {
 	return slices.ContainsFunc(t.unstarted, func(r *request) bool { return r.beginsWith(prompt, bytes) })
 }
 
+// startsPrefill reports whether a prompt was sent to t so recently that its prefill step has probably not begun.
+func (t *target) startsPrefill(now time.Duration) bool {
+	n := len(t.unstarted)
+	return n > 0 && now-t.unstarted[n-1].sentAt < time.Duration(t.pace.Value()*float64(policy.NominalStep(t.outstanding, t.work.context())))
+}
+
 // unconfirmedSlots returns the number of further requests that may be sent to t before one of its requests is
 // confirmed. It is the higher of two limits. The first limit is unconfirmedLimit unconfirmed requests: they test
 // whether the engine runs more at once than before. The second limit is unconfirmedLimit more than the largest burst

@@ -212,3 +212,30 @@ func TestEndedRequestsFreeMemoryBeforeTheNextProbe(t *testing.T) {
 		}
 	}
 }
+
+// A replica is about to begin a prefill step for a decode step after it received a request, until its first token.
+func TestReplicaAboutToStartAPrefill(t *testing.T) {
+	spy := &candidates{Policy: policy.NewCost()}
+	b := start(DefaultConfig(spy), 1)
+	at := func(now time.Duration, id string) bool {
+		b.Step(now, idle("r0"))
+		ask(t, b, now, Request{ID: id, Prompt: letters(id), PromptTokens: 100, Streamed: true})
+		return spy.replicas[0].JoinsPrefill
+	}
+	for _, c := range []struct {
+		now  time.Duration
+		id   string
+		want bool
+	}{{time.Second, "a", false}, {time.Second + 20*time.Millisecond, "b", true}, {time.Second + 90*time.Millisecond, "c", false}} {
+		if got := at(c.now, c.id); got != c.want {
+			t.Errorf("%s: %v", c.id, got)
+		}
+	}
+	b.Step(time.Second+95*time.Millisecond, Event{Kind: EventFirstToken, ID: "c"})
+	for _, id := range []string{"a", "b"} {
+		b.Step(time.Second+95*time.Millisecond, Event{Kind: EventFirstToken, ID: id})
+	}
+	if at(time.Second+96*time.Millisecond, "d") {
+		t.Error("all prompts are computed")
+	}
+}

@@ -12,6 +12,9 @@ import (
 type CostConstants struct {
 	// PrefillRate is the number of uncached prompt tokens computed per second.
 	PrefillRate float64
+	// PrefillBase is the time, in seconds, by which each prefill step delays running requests, besides the time for its
+	// tokens. A request that joins the prefill step of another one (Candidate.JoinsPrefill) adds no step.
+	PrefillBase float64
 	// DecodeBase, DecodePerRequest and DecodePerToken are the parts of the duration of a decode step,
 	// in seconds: a fixed part, a part per request in the batch, and a part per token of context.
 	DecodeBase       float64
@@ -80,6 +83,7 @@ type CostConstants struct {
 func DefaultCostConstants() CostConstants {
 	return CostConstants{
 		PrefillRate:      2000,
+		PrefillBase:      20e-3,
 		DecodeBase:       54e-3,
 		DecodePerRequest: 0.25e-3,
 		DecodePerToken:   0.44e-6,
@@ -382,6 +386,9 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	}
 	ahead := p.constants.PrefillQueueWeight * prefillTokens / p.constants.PrefillRate
 	own, delay := ahead+prefill+t.decodeSeconds, prefill+t.addedDecodeSeconds
+	if !c.JoinsPrefill {
+		delay += p.constants.PrefillBase
+	}
 	return p.waitSeconds(t, c, added) + p.laterSeconds(t, c) + p.memorySeconds(t, c, added, n) + pace*(own+t.slowdownWeight*n*delay)
 }
 

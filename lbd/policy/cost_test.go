@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -589,5 +590,33 @@ func TestPrefixThatComesAgainIsComputedHere(t *testing.T) {
 		if _, without := choose(share, 0); with > without+costTolerance {
 			t.Errorf("%v of tokens cached: %.3f s with a prefix at the peer, %.3f s without", share, with, without)
 		}
+	}
+}
+
+// Each prefill step interrupts the requests that run at a replica. A request joins a step that is about to begin, but not at
+// any price: it waits for the prompts of the step.
+func TestRequestsJoinAPrefillStep(t *testing.T) {
+	for _, c := range []struct {
+		name                   string
+		running, prefillTokens int
+		joins                  bool
+	}{
+		{"nothing runs", 0, 200, false},
+		{"many run", 60, 200, true},
+		{"many run, and the step is long", 60, 8000, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := Facts{PromptTokens: 200, PromptBytes: 800, ResponseTokens: 100}
+			for _, joins := range []bool{false, true} {
+				candidate := Candidate{ID: fmt.Sprint(joins), Live: true, Available: true, Outstanding: c.running, Running: Known(c.running), Residence: 10 * time.Second}
+				if joins {
+					candidate.JoinsPrefill, candidate.PrefillTokens = true, c.prefillTokens
+				}
+				f.Candidates = append(f.Candidates, candidate)
+			}
+			if choice := NewCost().Choose(&f); (choice.Index == 1) != c.joins {
+				t.Errorf("chose %d: %v", choice.Index, f.Candidates)
+			}
+		})
 	}
 }

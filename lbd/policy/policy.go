@@ -94,6 +94,9 @@ type Candidate struct {
 	// requests sent there. For a peer, it is the lowest value among its replicas in the last report,
 	// plus the tokens of its unconfirmed requests divided by the number of replicas.
 	PrefillTokens int
+	// JoinsPrefill is whether the last request was sent there less than a decode step ago. Its prompt and that of another
+	// request are then probably computed in the same step. It is known only for replicas.
+	JoinsPrefill bool
 	// Pace is the time per output token there, divided by the time per output token of the nominal
 	// replica (see CostConstants) under the same load. A larger pace is slower: 2 = half as fast. It is
 	// learned from streamed responses. Before the first, it is the pace of the fastest replica of the
