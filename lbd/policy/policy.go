@@ -95,7 +95,7 @@ type Candidate struct {
 	// plus the tokens of its unconfirmed requests divided by the number of replicas.
 	PrefillTokens int
 	// JoinsPrefill is whether the last request was sent there less than a decode step ago. Its prompt and that of another
-	// request are then probably computed in the same step. It is known only for replicas.
+	// request are then probably computed in the same step. It is known only for replicas, and only with Traits.Holds.
 	JoinsPrefill bool
 	// Pace is the time per output token there, divided by the time per output token of the nominal
 	// replica (see CostConstants) under the same load. A larger pace is slower: 2 = half as fast. It is
