@@ -11,10 +11,10 @@ import (
 // with the same beginning.
 const QueuedForPrefill = "shared_prefill"
 
-// awaitsSharedPrefill reports whether r stays in the queue although the policy chose the replica t, because t
-// computes the same part of another prompt, or will do so next. Engines such as SGLang cache a prompt only when its step ends. They would
-// compute the shared part twice if both requests were in the same step, which would delay r and all other requests there.
-// So r is sent when the other request has its first token. This costs r at most about the decode step that begins at the
+// awaitsSharedPrefill reports whether r stays in the queue although the policy chose the replica t, because t computes
+// the same part of another prompt, or will do so next. Engines such as SGLang cache a prompt only when its step ends. They
+// would compute the shared part twice if both requests were in the same step, which would delay r and all other requests
+// there. So r is sent when the other request has its first token. This costs r at most about the decode step that begins at the
 // replica before r arrives, so the shared part must take longer than that.
 func (b *Balancer) awaitsSharedPrefill(now time.Duration, r *request, t *target, c *policy.Candidate) bool {
 	if !b.traits.Holds || t.peer || r.Prompt.Bytes() == 0 {

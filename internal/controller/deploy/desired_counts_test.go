@@ -170,15 +170,7 @@ func TestRemovedReplicaIsNotReplaced(t *testing.T) {
 		"by a lower replicas.max": func(t *testing.T, u *countedWorld) {
 			u.text = strings.Replace(aboveMin, "max: 6", "max: 2", 1)
 			u.deliver(u.text)
-			dp := newDeployer(u.spec, u.Memory)
-			dp.Owner = u.owner
-			p, err := dp.Plan(t.Context())
-			if err == nil {
-				_, err = dp.Up(t.Context(), p, nil)
-			}
-			if err != nil {
-				t.Error(err)
-			}
+			u.up(t)
 		},
 	} {
 		t.Run(what, func(t *testing.T) {

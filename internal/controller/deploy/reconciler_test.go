@@ -127,6 +127,13 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 		}
 	}
 	u.deliver(text)
+	u.up(t)
+	return u
+}
+
+// up makes the changes of an operator's `up`.
+func (u *reconcilerWorld) up(t *testing.T) {
+	t.Helper()
 	dp := newDeployer(u.spec, u.Memory)
 	dp.Owner = u.owner
 	p, err := dp.Plan(t.Context())
@@ -136,7 +143,6 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return u
 }
 
 // reconciler returns a reconciler whose process has just started and that leads.
