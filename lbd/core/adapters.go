@@ -123,8 +123,7 @@ func (b *Balancer) adapterKnown(now time.Duration, r *request) bool {
 	return unlisted && !lacking
 }
 
-// adapterDiffers reports whether some replicas of r's model lack r's adapter. Requests behind r do not have
-// to wait with it.
+// adapterDiffers reports whether some replicas of r's model lack r's adapter. If so, requests behind r may overtake it.
 func (b *Balancer) adapterDiffers(r *request) bool {
 	if r.Adapter == "" {
 		return false

@@ -11,11 +11,11 @@ import (
 // with the same beginning.
 const QueuedForPrefill = "shared_prefill"
 
-// awaitsSharedPrefill reports whether r stays in the queue although the policy chose the replica t, because t computes
-// the same part of another prompt, or will do so next. Engines such as SGLang cache a prompt only when its step ends. They
-// would compute the shared part twice if both requests were in the same step, which would delay r and all other requests
-// there. So r is sent when the other request has its first token. This costs r at most about the decode step that begins at the
-// replica before r arrives, so the shared part must take longer than that.
+// awaitsSharedPrefill reports whether r stays in the queue although the policy chose the replica t, because t is
+// prefilling another prompt with the same prefix, or will do so next. Engines such as SGLang cache a prompt only when its
+// step ends. They would compute the shared part twice if both requests were in the same step, which would delay r and all
+// other requests there. So r is sent when the other request has its first token. A decode step may begin there before r
+// arrives, and delays r by its length, so computing the shared part must take longer than that.
 func (b *Balancer) awaitsSharedPrefill(now time.Duration, r *request, t *target, c *policy.Candidate) bool {
 	if !b.traits.Holds || t.peer || r.Prompt.Bytes() == 0 {
 		return false
@@ -25,12 +25,12 @@ func (b *Balancer) awaitsSharedPrefill(now time.Duration, r *request, t *target,
 	return policy.NominalPrefill(tokens) > policy.NominalStep(t.outstanding, t.work.context())
 }
 
-// uncomputedBytes returns how many bytes of a match at t, of this many bytes, t has still to compute for one of its
-// requests.
+// uncomputedBytes returns how many of the first bytes of a prompt, at most match, t has yet to compute for another request
+// that begins with them.
 func (t *target) uncomputedBytes(now time.Duration, prompt prefix.Key, match int) int {
 	most := 0
 	for _, other := range t.unstarted {
-		// Without a stream, the first token arrives with the last: nothing shows that the prompt was computed.
+		// Without a stream, the response arrives as a whole: no first token shows that the prompt was computed.
 		if other.Streamed && now < other.prefillExpectedBy && other.beginsWith(prompt, match) {
 			most = max(most, match-other.matchAtSend)
 		}
@@ -45,7 +45,7 @@ func (r *request) beginsWith(prompt prefix.Key, bytes int) bool {
 }
 
 // expectPrefill sets the time by which t is expected to have computed the prompt of r, which is sent there now, and those
-// before it. Nothing waits for the prompt any longer: the engine may be stuck, and by then the prompt is in a step.
+// before it. From then on, no request waits for this prefill: usually it has begun, and otherwise the engine may be stuck.
 func (r *request) expectPrefill(now time.Duration, t *target) {
 	ahead := policy.NominalStep(t.outstanding, t.work.context()) + policy.NominalPrefill(t.work.prefillTokens+r.uncached)
 	r.prefillExpectedBy = now + time.Duration(t.pace.Value()*float64(ahead))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Growth of the backoff between the rounds of a request that every target failed, and the share of
+// Growth of the backoff between the rounds of a request that failed at every target, and the share of
 // it that is derived from the request's id, so that requests that failed together are not retried
 // together. The values are those of SGLang's router.
 const (
@@ -14,7 +14,7 @@ const (
 	retryJitter = 0.2
 )
 
-// startRetryRound reports whether r may be placed now. After every live target has failed r, it starts
+// startRetryRound reports whether r may be placed now. After r has failed at every live target, it starts
 // a new round in which r may use all targets again: a replica that failed once is better than none.
 // Targets not yet tried are tried at once. Before each new round r backs off, longer each time, so
 // that a common cause can disappear.
@@ -30,7 +30,7 @@ func (b *Balancer) startRetryRound(now time.Duration, r *request) bool {
 	return true
 }
 
-// retryBackoff returns the backoff of a request after every live target has failed it, given the
+// retryBackoff returns the backoff of a request after it has failed at every live target, given the
 // number of earlier rounds.
 func (c *Config) retryBackoff(id string, rounds int) time.Duration {
 	h := fnv.New64a()

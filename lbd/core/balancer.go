@@ -27,8 +27,8 @@ type request struct {
 	attempts     int
 	// The numbers of unconfirmed and of outstanding requests at its target when it was sent, including itself.
 	unconfirmedAtSend, outstandingAtSend int
-	// avoid lists the ids of the engines and peers that failed the request in this round. retryRounds counts
-	// the earlier rounds, in which every target failed. failedAt is the time of the last failure.
+	// avoid lists the ids of the engines and peers at which the request failed in this round. retryRounds counts
+	// the earlier rounds, in which it failed at every target. failedAt is the time of the last failure.
 	avoid       []string
 	refusals    []refusal // in this round: see Outcome.Refused
 	retryRounds int
@@ -40,10 +40,11 @@ type request struct {
 	// nextSortTime is its sort time (Item.SortTime) after its queue is reordered.
 	nextSortTime time.Duration
 	evaluated    bool // since it was queued; only for a policy that holds requests
-	// Expected work at its target, in tokens, estimated when it was sent.
-	uncached   int
-	promptWork int
-	answerWork int
+	// Tokens expected at its target when it was sent: the part of the prompt that the target has not cached and must
+	// compute; the whole prompt; the answer.
+	uncached       int
+	expectedPrompt int
+	expectedAnswer int
 	// matchAtSend is the number of bytes of its prompt that its target was expected to have cached. prefillExpectedBy is
 	// when the target was expected to have computed the others. awaitsPrefill: see awaitsSharedPrefill.
 	matchAtSend       int
@@ -51,7 +52,9 @@ type request struct {
 	awaitsPrefill     bool
 	// matchInProgress: uncached assumes a match with a prompt that the target may still have been computing.
 	matchInProgress bool
-	superseded      int // bytes of the match that uncached assumes (policy.Candidate.SupersededBytes)
+	// superseded is how many of the matchAtSend bytes another replica had received later. Its target used them longer
+	// ago and may have evicted them (policy.Candidate.SupersededBytes).
+	superseded int
 	// At the current or last target: the time of the first token, and the load at that time.
 	firstTokenAt          time.Duration
 	firstTokenOutstanding int

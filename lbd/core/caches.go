@@ -80,7 +80,7 @@ func (c *caches) removePeer(ct *cacheTarget) {
 }
 
 // recordSent records that a prompt is sent to a target, which has matched bytes of it. Balancers of other regions
-// are told at once, not at the end of the request: meanwhile they would send the same prompt to their own replicas.
+// receive this at once, not at the end of the request: meanwhile they would send the same prompt to their own replicas.
 func (c *caches) recordSent(now time.Duration, ct *cacheTarget, tenant string, prompt prefix.Key, matched int) {
 	c.tree(ct).InsertFor(c.tenants.numberFor(now, tenant), prompt, ct.treeSlot)
 	if !ct.peer && c.distant && matched < prompt.Bytes() {
@@ -128,7 +128,8 @@ func (c *caches) session(prompt prefix.Key) (start time.Duration, known, branche
 }
 
 // match returns the number of bytes of a prompt that each replica, or peer, has cached, and for replicas how many of them
-// are superseded (prefix.Tree.Superseded). Both are indexed by slot, up to highest, and valid until the next call.
+// are superseded: another replica received them later, so this one is more likely to have evicted them
+// (prefix.Tree.Superseded). Both are indexed by slot, up to highest, and valid until the next call.
 func (c *caches) match(tree *prefix.Tree, prompt prefix.Key, highest int) (matches, superseded []int, found prefix.Found) {
 	for len(c.matches) <= highest {
 		c.matches, c.superseded = append(c.matches, 0), append(c.superseded, 0)

@@ -109,7 +109,7 @@ func (r *request) completions() int { return min(max(1, r.Completions), maxAnswe
 // from a request that ended there; n tokens were generated.
 func (t *target) learnResidence(residence time.Duration, r *request, n int) {
 	n /= max(1, r.Completions)
-	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.promptWork)
+	step := policy.NominalStep(t.outstanding+1, t.work.context()+r.expectedPrompt)
 	nominal := policy.NominalPrefill(r.uncached) + time.Duration(n)*step
 	t.pace.LearnResidence(n, residence, nominal)
 }

@@ -93,11 +93,11 @@ type Config struct {
 	// runs many requests with free memory, may have more (starts.go).
 	UnconfirmedLimit int
 	// OutstandingLimit bounds, under PushPending, the outstanding requests at a replica whose
-	// pending count is unknown or stale, until core/concurrency has learned more. It does not apply to
-	// an engine that reports its number of slots.
+	// pending count is unknown or stale, until core/concurrency has learned the engine's own limit. It does not
+	// apply to an engine that reports its number of slots.
 	OutstandingLimit int
-	// SessionLead bounds how far a request of an older session may overtake requests that arrived
-	// earlier, for a policy that holds requests.
+	// SessionLead is the maximum lead of a request of an older session, for a policy that holds requests: it overtakes
+	// only requests that arrived at most this much earlier.
 	SessionLead time.Duration
 	// PoolLimit is the maximum size of a pool: the requests at the head of a queue that are considered
 	// together. With a policy that decides for one request at a time, requests behind these are not tried either.
@@ -111,7 +111,7 @@ type Config struct {
 	Deferred DeferredRule
 	// MaxAttempts is the maximum number of times that one request is sent.
 	MaxAttempts int
-	// RetryBackoff is the backoff of a request after every live target has failed it. It grows by half
+	// RetryBackoff is the backoff of a request after it has failed at every live target. It grows by half
 	// after each such round, up to MaxRetryBackoff. 0 = no backoff.
 	RetryBackoff, MaxRetryBackoff time.Duration
 	// RetryShare and RetryBurst are the retry budget: each arrival adds RetryShare of a retry, up to
@@ -150,12 +150,12 @@ func DefaultConfig(p policy.Policy) Config {
 		Order:          OrderFCFS,                   // the order that clients expect
 		Deadlines:      DefaultDeadlines(),
 		SevereAfter:    5 * time.Second, // 5 s after the deadline, the client is usually still connected; later it is likely to disconnect
-		UrgentBefore:   time.Second,     // the whole time to the deadline of an IW-F request, so that it is urgent on arrival
+		UrgentBefore:   time.Second,     // the whole time to the deadline of a request of tier fast (IW-F), so that it is urgent on arrival
 		Forward:        true,
 		PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
 
-		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; in a longer queue, requests would exceed their targets
-		MaxWait:    60 * time.Second, // the target of the slower interactive tier
+		QueueLimit: 4096,             // about 250 MB of 64 KB bodies; in a longer queue, requests would miss their deadlines
+		MaxWait:    60 * time.Second, // the deadline of the slower interactive tier
 
 		MaxColdWait: 15 * time.Minute, // a VM boots, pulls an image and loads the weights of a large model
 

@@ -102,8 +102,8 @@ type Request struct {
 	// Fingerprint is equal for requests with the same model, prompt and parameters. It does not
 	// depend on the tenant. 0 = unknown.
 	Fingerprint uint64 `json:"fingerprint,omitempty"`
-	// Kills is the number of replicas of the forwarding balancers that died while they served it,
-	// including open failures (kill.go).
+	// Kills is the number of replicas of the forwarding balancers that died while they served it, including failures for
+	// which it is not known yet whether the replica died.
 	Kills int `json:"kills,omitempty"`
 }
 
@@ -115,9 +115,9 @@ type Outcome struct {
 	PromptTokens policy.Maybe[int] `json:"prompt_tokens"`
 	CachedTokens policy.Maybe[int] `json:"cached_tokens"`
 	OutputTokens policy.Maybe[int] `json:"output_tokens"`
-	// UnstreamedTokens is the part of OutputTokens that is counted only at the end: of a response without a
-	// stream, or of events with several tokens. They are part of the next progress event, and say nothing about
-	// the pace of streams.
+	// UnstreamedTokens is the part of OutputTokens that is counted only at the end: all tokens of a response without a
+	// stream; in a stream, those beyond one per stream event. The next progress event includes them. They say nothing
+	// about the pace of streams.
 	UnstreamedTokens int `json:"unstreamed_tokens,omitempty"`
 	// Key is the key of the prompt with its response: the start of the prompt of the conversation's
 	// next turn. nil = unknown.
@@ -141,7 +141,7 @@ type Outcome struct {
 	// FaultUnclear: the failure may not be the target's fault.
 	//   - With Refused, the rejection may be about the request itself, as a 400 or 422 is: it counts as a failure
 	//     of the target only if another target then serves the request.
-	//   - Without Refused, the target cannot continue the answer that another one began.
+	//   - Without Refused, the target cannot continue another target's partial answer.
 	FaultUnclear bool `json:"unsure,omitempty"`
 	// LacksModel: the target rejected the request because it does not serve the requested name. If that is
 	// an adapter, this is no failure of the target.
@@ -181,8 +181,8 @@ type ProbeReport struct {
 	MetricsAge time.Duration `json:"lag_ns,omitempty"`
 	Ready      bool          `json:"ready"`
 	Reason     string        `json:"reason,omitempty"` // why it is not ready
-	// NoResponse: the probe failed because the network did not reach the replica's host. Any other failed
-	// probe counts as a response of the replica.
+	// NoResponse: the probe failed because the network did not reach the replica's host. After another failure, such as
+	// a refused connection or an error status, it is false: the host responded.
 	NoResponse bool                  `json:"no_response,omitempty"`
 	Pending    policy.Maybe[int]     `json:"pending"`
 	Running    policy.Maybe[int]     `json:"running"`
@@ -212,7 +212,7 @@ type PeerReport struct {
 type ModelLoad struct {
 	Model string `json:"model"`
 	// Replicas is the number of live replicas; Available is the number of them to which the push
-	// rule allows another request.
+	// mode allows another request to be sent.
 	Replicas  int `json:"replicas"`
 	Available int `json:"available"`
 	// Queued counts the requests in its queue, without parked ones. Outstanding counts those at its
@@ -280,8 +280,8 @@ type Action struct {
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 	MaxWait    time.Duration `json:"wait_ns,omitempty"`
 	// Kills of a forward is the Request.Kills to send along. Kills of a rejection or a bounce counts
-	// the replicas of this balancer that died while they served the request, including open failures
-	// (kill.go).
+	// the replicas of this balancer that died while they served the request, including failures for
+	// which it is not known yet whether the replica died.
 	Kills int `json:"kills,omitempty"`
 	// DeadReplicas are the ids of the replicas that died, and of the peers whose replicas died, for a
 	// request rejected with RejectKills; empty if a peer stopped it.

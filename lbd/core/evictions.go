@@ -5,8 +5,8 @@ import (
 	"skyserve/lbd/policy"
 )
 
-// supersededWeight is the weight of each response in the share of superseded text that was still cached. The share
-// starts at the value that the policy assumes: a single response says little.
+// supersededWeight is the weight of each response in the share of superseded text (request.superseded) that was still
+// cached. The share starts at the value that the policy assumes: a single response says little.
 const supersededWeight = 0.05
 
 // evictions measures which share of the computed prompt tokens had been cached before and was evicted. Such text
@@ -14,7 +14,7 @@ const supersededWeight = 0.05
 // its engine was still computing the same text is not measured: branches of a tree of thoughts arrive together.
 type evictions struct {
 	evicted, computed pace.Mean // tokens per request
-	// superseded is the mean share of superseded text (policy.Candidate.SupersededBytes) that was still cached.
+	// superseded is the mean share of superseded text that was still cached.
 	superseded policy.Maybe[float64]
 }
 

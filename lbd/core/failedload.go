@@ -29,8 +29,8 @@ type failedLoad struct {
 	list                      []failedRequest
 }
 
-// addLoad counts a request until the given time, or until the request added before it expires, if
-// that is later.
+// addLoad counts a request until the given time, and at least as long as the request added before it, so that the list
+// remains ordered.
 func (d *failedLoad) addLoad(until time.Duration, context, remaining int) {
 	if n := len(d.list); n > 0 {
 		until = max(until, d.list[n-1].until)
@@ -72,7 +72,7 @@ func (b *Balancer) addFailedLoad(now time.Duration, t *target, r *request) {
 		return
 	}
 	if until := r.sentAt + b.expectedResidence(t.model); until > now {
-		t.failedLoad.addLoad(until, r.promptWork, r.promptWork+r.answerWork)
+		t.failedLoad.addLoad(until, r.expectedPrompt, r.expectedPrompt+r.expectedAnswer)
 	}
 }
 
@@ -107,7 +107,7 @@ type refusal struct {
 	faultUnclear  bool // Outcome.FaultUnclear: not counted as a failure
 }
 
-// onlyRefused reports whether every target that failed r in this round rejected it.
+// onlyRefused reports whether every target at which r failed in this round rejected it.
 func (r *request) onlyRefused() bool {
 	return len(r.refusals) > 0 && len(r.refusals) == len(r.avoid)
 }

@@ -51,7 +51,7 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 		c.Available, c.Pace = t.replicaAvailable(now, &b.cfg), t.pace.Value()
 		c.Pending = t.stillPending()
 		c.Running, c.KV = t.stillRunning()
-		c.JoinsPrefill = b.traits.Holds && t.startsPrefill(now)
+		c.JoinsPrefill = b.traits.Holds && t.joinsPrefill(now)
 		if t.pendingSince > 0 {
 			c.PendingFor = now - t.pendingSince
 		}

@@ -151,10 +151,10 @@ func (c *caches) shareCacheLoss(now time.Duration, ct *cacheTarget) {
 }
 
 // CacheUpdates returns the updates about the caches of this balancer's own replicas, oldest first.
-// It starts after the entry with the number since; 0 = from the first entry. With all, it includes
-// the updates received from neighbours (the other balancers of this region), for a neighbour with empty
-// state; a running neighbour would receive its own updates again. It stops at about maxBytes of memory, but returns at least one
-// entry. next is the value of since for the following call; more reports whether there are more
+// It starts after the entry with the number since; 0 = from the first entry. With all, it also returns
+// the updates received from neighbours (the other balancers of this region). A neighbour that has just started requests
+// all, because its state is empty; any other one would receive its own updates again. It stops at about maxBytes of
+// memory, but returns at least one entry. next is the value of since for the following call; more reports whether there are more
 // entries now. Entry numbers are valid for the life of this Balancer.
 func (b *Balancer) CacheUpdates(now time.Duration, since uint64, all bool, maxBytes int) (entries []CacheUpdate, next uint64, more bool) {
 	return b.caches.updatesSince(now, since, all, maxBytes)

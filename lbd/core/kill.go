@@ -7,20 +7,21 @@ import (
 
 // A request can kill the replica that serves it, and then the next one. No signal shows which of a
 // replica's requests killed it. So every request that was at a replica when it died becomes a
-// suspect, identified by its fingerprint. A suspect of Config.StopAfterDeaths deaths is stopped. These
-// rules protect requests that were at the same replica by coincidence:
+// suspect, identified by its fingerprint. A request that is suspected of Config.StopAfterDeaths deaths is stopped.
+// These rules protect requests that were at the same replica by coincidence:
 //
 //   - A request is retried at once after its first failure. After the next failure it
 //     waits until the probes of the replicas that failed show, within Config.KillProbeTime or
 //     by missing reports, whether they died or only a connection broke. Until then, the
 //     failures are open.
-//   - Suspects that were sent shortly before the death are isolated: no engine receives two
-//     of them at the same time. If an engine dies right after it received an isolated
+//   - Suspects that were sent shortly before the death are isolated from each other: no engine
+//     receives two of them within Config.KillProbeTime. Requests that are no suspects may
+//     run beside an isolated one. If an engine dies right after it received an isolated
 //     suspect, that suspect is the cause, unless a request with the same fingerprint
 //     keeps running on another engine.
 //   - If several suspects of earlier deaths were at a replica when it died, and none of
 //     them was isolated there, none is stopped. They are isolated at their next attempt,
-//     and a suspect of one more death is stopped.
+//     and the one that is suspected of one more death is stopped.
 //
 // When a request is served, its fingerprint is no longer suspected. Later requests with the same
 // fingerprint are stopped only after up to maxExtraDeaths more deaths: if clients constantly send the
@@ -33,7 +34,7 @@ const (
 	survivorTime       = time.Minute     // a replica that failed and survived probably survives its next failures too
 	maxOpenFailures    = 256             // open failures of a replica; an engine runs as many requests at once
 	maxStoppedShared   = 64              // in a heartbeat: 3 KB
-	maxExtraDeaths     = 3               // a request that kills half of the time is still stopped
+	maxExtraDeaths     = 3               // a request that kills often, but not always, is stopped after StopAfterDeaths + 3 deaths in a row
 	servedFingerprints = 8192            // fingerprints of served requests, 128 KB
 )
 
@@ -51,7 +52,7 @@ type killSuspect struct {
 	attributedDeaths int    // replicas that died because of it, as far as known, since such a request was last served
 	witnessedDeaths  int    // all replicas that died while they had such a request, since one was last served
 	openFailures     int    // failures whose cause is not known yet
-	mustIsolate      bool   // its requests must be isolated from now on
+	mustIsolate      bool   // its requests must be isolated from other suspects from now on
 	stopped          bool
 	fromPeer         bool          // a peer stopped it, not this balancer
 	lastKillAt       time.Duration // when it last killed; if it never did, when it was added or a peer stopped it
@@ -86,8 +87,8 @@ type servedFingerprint struct {
 type openFailure struct {
 	suspect     *killSuspect
 	at          time.Duration
-	killsBefore int // kills of the suspect before this failure, including failures that were open
-	// wasIsolated means that it was the isolated request of the engine.
+	killsBefore int // deaths attributed to the suspect before this failure, including failures that were open
+	// wasIsolated means that it was the one isolated request of the engine. Requests that are no suspects may have been there too.
 	wasIsolated bool
 }
 
@@ -169,8 +170,8 @@ func (b *Balancer) killsExceeded(r *request) bool {
 	return b.cfg.StopAfterDeaths > 0 && (r.kills() >= b.deathsToStop(r.Fingerprint) || r.suspect != nil && r.suspect.stopped)
 }
 
-// awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas that
-// failed it are dead. The wait covers the failures that happened before it began. r does not
+// awaitsProbes reports whether r must wait for probes: it would be stopped if the replicas at
+// which it failed are dead. The wait covers the failures that happened before it began. r does not
 // wait for later failures of other requests with its fingerprint.
 func (b *Balancer) awaitsProbes(now time.Duration, r *request) bool {
 	if r.suspect == nil || r.suspect.openFailures == 0 || r.kills()+r.suspect.openFailures < b.deathsToStop(r.Fingerprint) {
@@ -228,7 +229,7 @@ func (r *request) needsIsolation() bool {
 	return r.mustIsolate || r.suspect != nil && r.suspect.mustIsolate
 }
 
-// markSuspect records that r's target failed it, or that r's client disconnected: the target may be
+// markSuspect records that r failed at its target, or that r's client disconnected: the target may be
 // dying of r. It must be called before r is detached from the target. A draining replica does not
 // count: it will be terminated anyway.
 func (b *Balancer) markSuspect(now time.Duration, r *request) {

@@ -14,7 +14,7 @@ const hitWeight = 0.01
 func (r *request) recordFirstToken(now time.Duration) {
 	r.firstTokenAt = now
 	r.firstTokenOutstanding, r.firstTokenContext = r.target.outstanding, r.target.work.context()
-	r.firstTokenBatch = r.target.prefilled.batch
+	r.firstTokenBatch = r.target.prefillTotal.batch
 }
 
 // learnFromFirstToken updates the learned limit of r's target, if it is in use.
@@ -52,12 +52,12 @@ func (b *Balancer) learnFromEnd(now time.Duration, t *target, r *request, out *O
 	// The approximate load halfway through the answer.
 	n, context := (r.firstTokenOutstanding+t.outstanding+1)/2, (r.firstTokenContext+t.work.context())/2
 	steps := time.Duration(out.OutputTokens.Value-1) * policy.NominalStep(n, context)
-	t.pace.LearnStream(streamed, steps+policy.NominalPrefill(t.prefilled.since(r.firstTokenBatch)))
+	t.pace.LearnStream(streamed, steps+policy.NominalPrefill(t.prefillTotal.since(r.firstTokenBatch)))
 }
 
-// updatePaces sets the pace of every replica to that of its hardware. It assumes that a replica without
-// measurements is as fast as the fastest of its model: a replica assumed to be slow would receive no
-// requests and would never be measured.
+// updatePaces gives replicas with similar measured paces, which are assumed to have the same hardware, the mean of these
+// paces (pace.Group). It assumes that a replica without measurements is as fast as the fastest of its model: a replica
+// assumed to be slow would receive no requests and would never be measured.
 func (b *Balancer) updatePaces() {
 	b.scratchPaces = b.scratchPaces[:0]
 	for _, t := range b.replicas {
@@ -103,7 +103,7 @@ func (b *Balancer) fastestPace(model string) float64 {
 	return fastest
 }
 
-// peerPace returns a peer's pace: that of a replica here with the same hardware, if there is one,
+// peerPace returns a peer's pace: that of a replica here with a similar pace, if there is one,
 // and otherwise the reported one. A peer that reports none is assumed to be as fast as fastestPace.
 func (b *Balancer) peerPace(l *ModelLoad) float64 {
 	if l.Pace <= 0 {

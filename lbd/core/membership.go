@@ -126,7 +126,7 @@ func (b *Balancer) handleReplicaReport(now time.Duration, id string, rep *ProbeR
 		return
 	}
 	becameReady := rep.Ready && !t.ready
-	hadCache := t.ready || !t.reported // before the first report, the updates of other balancers count
+	hadCache := t.ready || !t.reported // before the first report, other balancers' updates show what it has cached
 	t.reported, t.ready, t.reason = true, rep.Ready, rep.Reason
 	sound := rep.sanitized()
 	if sound.MetricsAge >= time.Duration(b.cfg.LostIntervals)*b.cfg.ProbeInterval {
@@ -226,7 +226,7 @@ func (b *Balancer) modelKnown(model string) bool {
 	return b.modelAttached(model) || b.cfg.ScaleToZero[model]
 }
 
-// modelAttached is modelKnown without the models that may get a replica.
+// modelAttached is modelKnown without the models that are known only because they scale from zero.
 func (b *Balancer) modelAttached(model string) bool {
 	for _, t := range b.replicas {
 		if t.model == model {
@@ -461,7 +461,7 @@ type ModelView struct {
 	// parked ones.
 	Queued, Deferred int
 	// FirstTokens counts the streamed IW-F requests of this balancer's clients that had a first token.
-	// Late counts those whose first token arrived after the tier's target.
+	// Late counts those whose first token arrived after the tier's deadline.
 	FirstTokens, Late int64
 	// Idle is the time since the model was last in use here: since it had a request, or since a
 	// replica of it was added or became ready; 0 while it has a request.

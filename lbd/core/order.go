@@ -18,15 +18,15 @@ type QueueOrder string
 const (
 	// OrderFCFS is first come, first served. It ignores tiers.
 	OrderFCFS QueueOrder = "fcfs"
-	// OrderEDF is earliest deadline first: arrival plus the tier's target.
+	// OrderEDF is earliest deadline first: arrival plus TierDeadlines.For the tier.
 	OrderEDF QueueOrder = "edf"
 	// OrderPF is priority first: all interactive fast requests (IW-F in SageServe), then interactive normal (IW-N),
 	// then deferred (NIW).
 	OrderPF QueueOrder = "pf"
 	// OrderDPA is deadline and priority aware. A request is severely expired if its deadline passed more than
-	// Config.SevereAfter ago (tau_n in the paper), recently expired if it passed later, urgent if the deadline is
-	// at most Config.UrgentBefore ahead (tau_p), and otherwise not urgent. The order is: severely expired, urgent
-	// IW-F, urgent IW-N, other IW-F, other IW-N, recently expired, deferred.
+	// Config.SevereAfter ago (tau_n in the paper), recently expired if it passed at most that long ago, urgent if the
+	// deadline is at most Config.UrgentBefore ahead (tau_p), and otherwise not urgent. The order is: severely expired,
+	// urgent IW-F, urgent IW-N, other IW-F, other IW-N, recently expired, deferred.
 	//
 	// The paper contains neither values for the two thresholds nor an order inside the classes. The default
 	// values are in DefaultConfig.
@@ -47,14 +47,14 @@ func ParseOrder(s string) (QueueOrder, error) {
 // TierDeadlines contains the deadline of each tier, relative to the arrival; zero means the value of
 // DefaultDeadlines.
 type TierDeadlines struct {
-	// Fast and Normal are targets for the time to the first token.
+	// Fast and Normal are deadlines for the first token.
 	Fast   time.Duration `json:"fast_ns"`
 	Normal time.Duration `json:"normal_ns"`
-	// Deferred is the target for the complete answer.
+	// Deferred is the deadline for the complete answer.
 	Deferred time.Duration `json:"deferred_ns"`
 }
 
-// DefaultDeadlines returns the default targets. They are defined only here.
+// DefaultDeadlines returns the default deadlines. They are defined only here.
 func DefaultDeadlines() TierDeadlines {
 	return TierDeadlines{
 		Fast:     time.Second,      // the definition of the tier (SageServe section 3)
@@ -63,7 +63,7 @@ func DefaultDeadlines() TierDeadlines {
 	}
 }
 
-// For returns the target of a tier.
+// For returns the deadline of a tier.
 func (t TierDeadlines) For(tier service.Tier) time.Duration {
 	d := DefaultDeadlines()
 	switch tier {
@@ -98,7 +98,7 @@ const (
 // Stages of a request, in the order of sending. Deferred requests are last until urgentAfter of the
 // time to their deadline has passed, then equal to IW-N.
 const (
-	stageSevere       = iota // dpa: severely expired; fcfs: every request; edf: every request except deferred ones
+	stageFirst        = iota // dpa: severely expired; fcfs: every request; edf: every request except deferred ones
 	stageUrgentFast          // dpa, and IW-F in pf
 	stageUrgentNormal        // dpa, and IW-N in pf
 	stageFast                // dpa
@@ -162,7 +162,7 @@ func tierLevel(tier service.Tier) int {
 func (o *ordering) dpaStage(level int, due, now time.Duration) (stage int, changesAt time.Duration) {
 	switch remaining := due - now; {
 	case remaining < -o.severeAfter:
-		return stageSevere, fair.Never
+		return stageFirst, fair.Never
 	case remaining < 0:
 		return stageRecent, due + o.severeAfter + 1
 	case remaining <= o.urgentBefore:
@@ -177,8 +177,9 @@ func (o *ordering) dpaStage(level int, due, now time.Duration) (stage int, chang
 //
 // The benefit is smaller if the engines' hit rate is low. Therefore a session's lead is at most SessionLead times the
 // square of the hit rate if several requests continue the same prefix, as in a tree of thoughts, and times its sixth power
-// otherwise. The next request of a conversation alone has little to lose, and its long prompt takes memory that several
-// requests of new sessions could use. In an overload, only requests with a lead would start before max_wait.
+// otherwise. A later turn of a single conversation gains little from going first: no other request uses its prefix, and its
+// long prompt takes the memory of several new sessions. If it always had the full lead, new sessions would reach max_wait
+// in an overload without being started.
 func (b *Balancer) sortTime(r *request) time.Duration {
 	if r.sessionStart = r.receivedAt; !b.traits.Holds {
 		return r.receivedAt

@@ -46,16 +46,16 @@ func TestDPAClasses(t *testing.T) {
 		{service.TierFast, time.Second, stageUrgentFast, time.Second + 1},
 		{service.TierFast, time.Second + 1, stageRecent, 6*time.Second + 1},
 		{service.TierFast, 6 * time.Second, stageRecent, 6*time.Second + 1},
-		{service.TierFast, 6*time.Second + 1, stageSevere, fair.Never},
+		{service.TierFast, 6*time.Second + 1, stageFirst, fair.Never},
 		{service.TierNormal, 0, stageNormal, 59500 * time.Millisecond},
 		{service.TierNormal, 60 * time.Second, stageUrgentNormal, 60*time.Second + 1},
 		{service.TierNormal, 61 * time.Second, stageRecent, 65*time.Second + 1},
-		{service.TierNormal, time.Hour, stageSevere, fair.Never},
+		{service.TierNormal, time.Hour, stageFirst, fair.Never},
 		{service.TierDeferred, 0, stageDeferred, 10 * time.Hour},
 		{service.TierDeferred, 10*time.Hour - 1, stageDeferred, 10 * time.Hour},
 		{service.TierDeferred, 10 * time.Hour, stageNormal, 24*time.Hour - 500*time.Millisecond},
 		{service.TierDeferred, 24 * time.Hour, stageUrgentNormal, 24*time.Hour + 1},
-		{service.TierDeferred, 25 * time.Hour, stageSevere, fair.Never},
+		{service.TierDeferred, 25 * time.Hour, stageFirst, fair.Never},
 	} {
 		got := o.position(c.tier, 0, o.deadlines.For(c.tier), c.now)
 		want := fair.Position{Level: tierLevel(c.tier), Stage: c.stage, ChangesAt: c.turns}

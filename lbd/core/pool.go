@@ -24,7 +24,7 @@ func newPoolPlacement(p policy.Policy) poolPlacement {
 	return poolPlacement{policy: poolPolicy}
 }
 
-// freeSlotsPerRequest is a number of free slots per waiting request. With as many or more, the pool is
+// freeSlotsPerRequest is the number of free slots per waiting request from which on a pool is
 // decided immediately: collecting more requests would only make them wait.
 const freeSlotsPerRequest = 4
 
@@ -38,7 +38,7 @@ type rankState struct {
 	engine          string     // ReplicaInfo.Engine, or the target's own id
 	requests        []*request // outstanding, unordered
 	streaming       int        // number of them that have a first token
-	tokensPerStream float64    // tokens generated per stream, summed since the target was last idle
+	tokensPerStream float64    // tokens that a stream would have received that has run since the target was last idle
 }
 
 // poolState is the state of a request that, except rankIndex, only policies for whole pools use: see rankState.
@@ -278,7 +278,7 @@ func (t *target) appendOutstanding(into []policy.OutstandingRequest) []policy.Ou
 		if r.MaxTokens > 0 {
 			remaining = max(1, min(r.MaxTokens, maxTokens)-streamed)
 		}
-		into = append(into, policy.OutstandingRequest{Tokens: r.promptWork + streamed, Remaining: remaining})
+		into = append(into, policy.OutstandingRequest{Tokens: r.expectedPrompt + streamed, Remaining: remaining})
 	}
 	return into
 }

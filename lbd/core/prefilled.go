@@ -16,7 +16,7 @@ type prefillCount struct {
 // prefillBatch is a set of prompts that were computed in the same step.
 type prefillBatch struct {
 	firstToken time.Duration // the time of the first one
-	tokens     int           // prefilled.tokens after all of them
+	tokens     int           // prefillCount.tokens after all of them
 }
 
 // addPrompt records the first token of a request with a number of uncached tokens. First
@@ -38,7 +38,7 @@ func (r *request) recordPrefill(now time.Duration) {
 	t.removeUnstarted(r)
 	if !r.prefilled {
 		step := float64(policy.NominalStep(t.outstanding, t.work.context())) * t.pace.Value()
-		t.prefilled.addPrompt(now, r.uncached, time.Duration(step))
+		t.prefillTotal.addPrompt(now, r.uncached, time.Duration(step))
 		t.streams.addFirstToken(r)
 	}
 	t.work.endPrefill(r)

@@ -18,7 +18,7 @@ type queue struct {
 	answerLengths answerLengths // of the model's finished requests
 	evictions     evictions     // of the prompts of those requests
 	// firstTokens counts the first tokens of IW-F requests of this balancer's clients,
-	// lateFirstTokens those that arrived after the tier's target.
+	// lateFirstTokens those that arrived after the tier's deadline.
 	firstTokens, lateFirstTokens int64
 	// evaluatedSinceReport: the head of the queue was evaluated since the last report of a peer.
 	// unevaluated counts the requests that were not evaluated since they were queued.

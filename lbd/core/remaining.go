@@ -72,26 +72,26 @@ func (t *target) context() int { return t.work.context() + t.failedLoad.context 
 // estimateWork sets the expected work of r at the target that it is sent to.
 func (b *Balancer) estimateWork(r *request) {
 	r.prefilled = false
-	r.promptWork = r.promptLength()
-	r.answerWork = r.MaxTokens
+	r.expectedPrompt = r.promptLength()
+	r.expectedAnswer = r.MaxTokens
 	if r.MaxTokens <= 0 {
-		r.answerWork = b.queue(r.Model).answerLengths.expected()
+		r.expectedAnswer = b.queue(r.Model).answerLengths.expected()
 	}
-	r.answerWork = min(r.answerWork, maxTokens)
+	r.expectedAnswer = min(r.expectedAnswer, maxTokens)
 }
 
 func (w *work) addRequest(r *request) {
-	w.pendingPromptTokens += r.promptWork
+	w.pendingPromptTokens += r.expectedPrompt
 	w.prefillTokens += r.uncached
-	w.promptTokens += r.promptWork
-	w.answerTokens += r.answerWork
+	w.promptTokens += r.expectedPrompt
+	w.answerTokens += r.expectedAnswer
 }
 
 // endPrefill ends r's prefill.
 func (w *work) endPrefill(r *request) {
 	if !r.prefilled {
 		r.prefilled = true
-		w.pendingPromptTokens -= r.promptWork
+		w.pendingPromptTokens -= r.expectedPrompt
 		w.prefillTokens -= r.uncached
 	}
 }
@@ -105,14 +105,14 @@ func (w *work) removeRequest(r *request, out *Outcome, last bool) {
 	w.endPrefill(r)
 	share := 0
 	if w.answerTokens > 0 {
-		share = int(float64(w.generatedTokens) * float64(r.answerWork) / float64(w.answerTokens))
+		share = int(float64(w.generatedTokens) * float64(r.expectedAnswer) / float64(w.answerTokens))
 	}
 	if out != nil && out.OutputTokens.Known {
 		share = max(0, out.OutputTokens.Value)
 	}
 	w.generatedTokens -= min(share, w.generatedTokens)
-	w.promptTokens -= r.promptWork
-	w.answerTokens -= r.answerWork
+	w.promptTokens -= r.expectedPrompt
+	w.answerTokens -= r.expectedAnswer
 }
 
 // addGenerated records tokens generated at the target.

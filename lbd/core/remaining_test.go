@@ -19,10 +19,10 @@ func (w *world) checkWork(t fatal) {
 				if r.target != x {
 					continue
 				}
-				plain.answerTokens += r.answerWork
-				plain.promptTokens += r.promptWork
+				plain.answerTokens += r.expectedAnswer
+				plain.promptTokens += r.expectedPrompt
 				if !r.prefilled {
-					plain.pendingPromptTokens += r.promptWork
+					plain.pendingPromptTokens += r.expectedPrompt
 					plain.prefillTokens += r.uncached
 				}
 			}

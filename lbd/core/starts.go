@@ -12,13 +12,13 @@ import (
 // limited to unconfirmedLimit until the engine has been seen to start more.
 //
 // A request starts in time if its first token, or its whole response, arrives within a probe
-// interval: no report could have shown a shorter wait.
+// interval: reports arrive no more often, so they cannot show a shorter wait.
 type starts struct {
 	// maxBurst is the largest burst that started in time: the number of unconfirmed requests at the time
 	// when such a request was sent, including it. The engine's prefill keeps up with such a burst.
 	maxBurst int
-	// maxConcurrent is the highest number of requests with a first token at the time when one of them
-	// had started in time: the engine has slots and memory for as many.
+	// maxConcurrent is the highest number of running requests at the moment when one of them started in
+	// time: the engine has slots and memory for as many.
 	maxConcurrent int
 	// running counts the outstanding requests with a first token.
 	running int
@@ -94,8 +94,9 @@ func (t *target) isComputing(prompt prefix.Key, bytes int) bool {
 	return slices.ContainsFunc(t.unstarted, func(r *request) bool { return r.beginsWith(prompt, bytes) })
 }
 
-// startsPrefill reports whether a prompt was sent to t so recently that its prefill step has probably not begun.
-func (t *target) startsPrefill(now time.Duration) bool {
+// joinsPrefill reports whether a prompt sent to t now would probably be computed in one step with the previous one: that
+// was sent so recently that its step has probably not begun.
+func (t *target) joinsPrefill(now time.Duration) bool {
 	n := len(t.unstarted)
 	return n > 0 && now-t.unstarted[n-1].sentAt < time.Duration(t.pace.Value()*float64(policy.NominalStep(t.outstanding, t.work.context())))
 }

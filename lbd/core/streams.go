@@ -30,7 +30,7 @@ type streams struct {
 // addFirstToken records that r, which had no first token, has one.
 func (s *streams) addFirstToken(r *request) {
 	s.answers += r.completions()
-	s.prompts += r.promptWork
+	s.prompts += r.expectedPrompt
 	s.uncached += r.uncached
 }
 

@@ -55,7 +55,7 @@ type target struct {
 	starts       starts     // replica only
 	tokens       int64      // generated, from progress events
 	work         work
-	prefilled    prefillCount // replica only
+	prefillTotal prefillCount // replica only
 	streams      streams      // replica only
 	recentPace   pace.Streams
 	failedLoad   failedLoad // replica only
@@ -87,8 +87,16 @@ func (t *target) metricsAge(now time.Duration) time.Duration {
 	return now - t.measuredAt
 }
 
-// live reports whether the target is usable: it reported ready recently, no connection has failed
-// since, and it is not ejected.
+// What a target may do, from the weakest condition to the strongest:
+//
+//   - ready: its last report says that it serves. (ReplicaView.Ready means live.)
+//   - live: it is ready, reported recently, no connection has failed since, and it is not ejected.
+//   - usable (peers only): it is live, its report is not stale, and no bounce has paused it.
+//   - available: another request may be sent to it now, by the push mode or by the peer's report.
+//
+// A peer is eligible for a request if it is available or, for a policy that weighs peers itself, usable (peerEligible).
+
+// live reports whether the target reported ready recently, no connection has failed since, and it is not ejected.
 func (t *target) live(now time.Duration, c *Config) bool {
 	return t.reported && t.ready && !t.unreachable && !t.breaker.Ejected(now) && t.silence(now) < time.Duration(c.LostIntervals)*c.ProbeInterval
 }
@@ -141,8 +149,8 @@ func (t *target) modelLoad(model string) *ModelLoad {
 }
 
 // removeReported lowers a peer's last report by r, which the peer has served, if the report includes r. Otherwise the
-// peer would seem to be as loaded as before until its next report, although its client knows better. Its memory is
-// assumed to be evenly divided among the requests there. A report and the end of a response travel equally long, so the next
+// peer would seem to be as loaded as before until its next report, although this balancer knows that r has ended. The
+// peer's memory is assumed to be evenly divided among the requests there. A report and the end of a response travel equally long, so the next
 // report includes everything that ended before it arrived.
 func (t *target) removeReported(r *request) {
 	l := t.modelLoad(r.Model)
