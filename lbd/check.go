@@ -292,9 +292,9 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	c.Push, err = core.ParsePush(b.Push)
 	fail("balancer.push", err)
 	checkNumbers(p, b)
-	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.Tau, b.QueueLimit, b.MaxWait
+	c.Forward, c.PeerQueueLimit, c.QueueLimit, c.MaxWait = *b.Forward, b.PeerQueueLimit, b.QueueLimit, b.MaxWait
 	c.ScaleToZero, c.MaxColdWait = modelsToZero(cfg.Models), b.MaxColdWait
-	c.SevereAfter, c.UrgentBefore = b.TauN, b.TauP
+	c.SevereAfter, c.UrgentBefore = b.SevereAfter, b.UrgentBefore
 	c.Deferred = core.DeferredRule{}
 	if *b.HoldDeferred {
 		c.Deferred = core.DeferredRule{
@@ -307,7 +307,7 @@ func buildCoreConfig(p *problems, cfg service.BalancerConfig) core.Config {
 	c.MaxAttempts, c.RetryShare = b.MaxTries, float64(b.RetryPercent)/100
 	c.EjectAfter, c.EjectTime, c.MaxEjectTime = b.EjectAfter, b.EjectTime, max(c.MaxEjectTime, b.EjectTime)
 	for i, m := range cfg.Models {
-		t, err := targets(m.SLO)
+		t, err := deadlines(m.SLO)
 		fail(fmt.Sprintf("models[%d].slo", i), err)
 		if t == (core.TierDeadlines{}) {
 			continue
@@ -332,9 +332,9 @@ func checkNumbers(p *problems, b service.BalancerSpec) {
 			p.addProblem("balancer."+key, fmt.Sprintf("must be from %d to 100, got %d", lowest, got), "")
 		}
 	}
-	notNegative("dpa_severe_after", b.TauN < 0, b.TauN)
-	notNegative("dpa_urgent_before", b.TauP < 0, b.TauP)
-	notNegative("peer_queue_limit", b.Tau < 0, b.Tau)
+	notNegative("dpa_severe_after", b.SevereAfter < 0, b.SevereAfter)
+	notNegative("dpa_urgent_before", b.UrgentBefore < 0, b.UrgentBefore)
+	notNegative("peer_queue_limit", b.PeerQueueLimit < 0, b.PeerQueueLimit)
 	notNegative("queue_limit", b.QueueLimit < 0, b.QueueLimit)
 	notNegative("max_wait", b.MaxWait < 0, b.MaxWait)
 	notNegative("max_cold_wait", b.MaxColdWait < 0, b.MaxColdWait)
@@ -373,8 +373,8 @@ func choosePolicy(p *problems, name string) policy.Policy {
 	return nil
 }
 
-// targets converts a model's latency targets to those of its queue; zero if none are set.
-func targets(slo map[service.Tier]service.SLO) (core.TierDeadlines, error) {
+// deadlines converts a model's latency targets to the deadlines of its queue; zero if none are set.
+func deadlines(slo map[service.Tier]service.SLO) (core.TierDeadlines, error) {
 	for tier := range slo {
 		if !slices.Contains(service.Tiers(), tier) {
 			return core.TierDeadlines{}, fmt.Errorf("unknown tier %q: must be one of %v", tier, service.Tiers())

@@ -107,7 +107,7 @@ func TestCheck(t *testing.T) {
 		{"negative target", func(c *service.BalancerConfig, _ *Options) {
 			c.Models = []service.BalancerModel{{Name: "m", SLO: map[service.Tier]service.SLO{service.TierFast: {TTFT: -1}}}}
 		}, "models[0].slo: times must be at least 0"},
-		{"negative threshold", balancer(service.BalancerSpec{TauN: -1}), "balancer.dpa_severe_after: must be at least 0, got -1ns"},
+		{"negative threshold", balancer(service.BalancerSpec{SevereAfter: -1}), "balancer.dpa_severe_after: must be at least 0, got -1ns"},
 		{"unknown push", balancer(service.BalancerSpec{Push: "outstanding:0"}), "balancer.push: "},
 		{"negative wait", balancer(service.BalancerSpec{MaxWait: -time.Second}), "balancer.max_wait: must be at least 0, got -1s"},
 		{"negative cold wait", balancer(service.BalancerSpec{MaxColdWait: -time.Second}), "balancer.max_cold_wait: must be at least 0, got -1s"},
@@ -153,7 +153,7 @@ func TestCheck(t *testing.T) {
 func TestEachNumberOutOfRangeIsAProblem(t *testing.T) {
 	cfg := service.BalancerConfig{ID: "lb-us-0", Region: "local/us", Listen: "127.0.0.1:8000", Admin: "127.0.0.1:8100"}
 	cfg.Balancer = service.BalancerSpec{
-		TauN: -1, TauP: -2, Tau: -3, QueueLimit: -4, MaxWait: -5, MaxColdWait: -6, DeferredMemoryPercent: 10, DeferredWaitPercent: 101,
+		SevereAfter: -1, UrgentBefore: -2, PeerQueueLimit: -3, QueueLimit: -4, MaxWait: -5, MaxColdWait: -6, DeferredMemoryPercent: 10, DeferredWaitPercent: 101,
 		MaxTries: -7, RetryPercent: -8, EjectAfter: -9, EjectTime: -10,
 	}
 	var got []string
@@ -177,8 +177,8 @@ func TestCoreConfig(t *testing.T) {
 	no := false
 	c, err := coreConfig(service.BalancerConfig{
 		Balancer: service.BalancerSpec{
-			Policy: "least-load", Push: "outstanding:9", Forward: &no, Tau: 3, QueueLimit: 5, MaxWait: time.Second,
-			Order: "dpa", TauN: 4 * time.Second, TauP: 3 * time.Second, HoldDeferred: &no,
+			Policy: "least-load", Push: "outstanding:9", Forward: &no, PeerQueueLimit: 3, QueueLimit: 5, MaxWait: time.Second,
+			Order: "dpa", SevereAfter: 4 * time.Second, UrgentBefore: 3 * time.Second, HoldDeferred: &no,
 		},
 		Models: []service.BalancerModel{
 			{Name: "a", SLO: map[service.Tier]service.SLO{

@@ -86,8 +86,8 @@ func TestReadConfigAcceptsBothNamesOfKeys(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "lb.yaml")
 		write(t, file, text)
 		cfg, err := ReadConfig(file)
-		if b := cfg.Balancer; err != nil || b.Tau != 7 || b.TauN != 9*time.Second || b.TauP != 2*time.Second {
-			t.Errorf("%s: got %d, %s, %s, %v", text, b.Tau, b.TauN, b.TauP, err)
+		if b := cfg.Balancer; err != nil || b.PeerQueueLimit != 7 || b.SevereAfter != 9*time.Second || b.UrgentBefore != 2*time.Second {
+			t.Errorf("%s: got %d, %s, %s, %v", text, b.PeerQueueLimit, b.SevereAfter, b.UrgentBefore, err)
 		}
 	}
 }

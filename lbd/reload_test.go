@@ -230,7 +230,7 @@ func TestReloadListsRestartFields(t *testing.T) {
 	<-reported
 	f.change(func(c *service.BalancerConfig) {
 		c.Listen, c.Admin, c.StoreURL, c.PeerToken, c.Record = "127.0.0.1:1", "127.0.0.1:2", "nats://127.0.0.1:3", "other", "r"
-		c.Balancer.TLS, c.Balancer.Tau, c.Revision = &service.TLS{Cert: "c", Key: "k"}, 3, "rev-1"
+		c.Balancer.TLS, c.Balancer.PeerQueueLimit, c.Revision = &service.TLS{Cert: "c", Key: "k"}, 3, "rev-1"
 	})
 	done := f.reload()
 	want := []string{"listen", "admin", "balancer.tls", "store_url", "peer_token", "record"}
@@ -242,7 +242,7 @@ func TestReloadListsRestartFields(t *testing.T) {
 	}
 	f.change(func(c *service.BalancerConfig) {
 		*c = config("lb-us-0", "local/us")
-		c.Service, c.Listen, c.Admin, c.Balancer.Tau, c.Revision = "chat", "127.0.0.1:0", "127.0.0.1:0", 4, "rev-2"
+		c.Service, c.Listen, c.Admin, c.Balancer.PeerQueueLimit, c.Revision = "chat", "127.0.0.1:0", "127.0.0.1:0", 4, "rev-2"
 	})
 	if done := f.reload(); done.Revision != "rev-2" || <-reported != "rev-2" {
 		t.Errorf("reload did %+v", done)

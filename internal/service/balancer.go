@@ -77,7 +77,7 @@ func (c BalancerConfig) Reload(next BalancerConfig) BalancerConfig {
 	c.EngineKeys, c.Providers, c.Splits = next.EngineKeys, next.Providers, next.Splits
 	b, n := &c.Balancer, &next.Balancer
 	b.Policy, b.Push, b.Order, b.Forward = n.Policy, n.Push, n.Order, n.Forward
-	b.Tau, b.QueueLimit, b.MaxWait, b.TauN, b.TauP, b.HoldDeferred = n.Tau, n.QueueLimit, n.MaxWait, n.TauN, n.TauP, n.HoldDeferred
+	b.PeerQueueLimit, b.QueueLimit, b.MaxWait, b.SevereAfter, b.UrgentBefore, b.HoldDeferred = n.PeerQueueLimit, n.QueueLimit, n.MaxWait, n.SevereAfter, n.UrgentBefore, n.HoldDeferred
 	b.MaxColdWait = n.MaxColdWait
 	b.DeferredMemoryPercent, b.DeferredWaitPercent = n.DeferredMemoryPercent, n.DeferredWaitPercent
 	b.Insecure = n.Insecure // only checked before the service is created; no effect on a running balancer

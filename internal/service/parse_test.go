@@ -74,7 +74,7 @@ func TestDefaults(t *testing.T) {
 		Regions: []RegionSpec{{Name: "local/us", Balancers: 1, Replicas: Bounds{1, 1}}},
 		Balancer: BalancerSpec{
 			Policy: "cost", Push: "pending", Order: "fcfs", Forward: &forward,
-			Tau: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, MaxColdWait: 15 * time.Minute, TauN: 5 * time.Second, TauP: time.Second,
+			PeerQueueLimit: 10, QueueLimit: 4096, MaxWait: 60 * time.Second, MaxColdWait: 15 * time.Minute, SevereAfter: 5 * time.Second, UrgentBefore: time.Second,
 			MaxTries: 5, RetryPercent: 20, EjectAfter: 5, EjectTime: 5 * time.Second, Continue: &forward, HoldDeferred: &forward, DeferredMemoryPercent: 60, DeferredWaitPercent: 42,
 			Memory: Memory{Total: 2 * GiB, Requests: 1 * GiB, Tenant: 256 * MiB},
 		},
@@ -91,8 +91,8 @@ func TestDefaults(t *testing.T) {
 
 func TestExplicitValueOverridesDefault(t *testing.T) {
 	no := false
-	b := BalancerSpec{Forward: &no, Tau: 3}.WithDefaults()
-	if *b.Forward || b.Tau != 3 {
+	b := BalancerSpec{Forward: &no, PeerQueueLimit: 3}.WithDefaults()
+	if *b.Forward || b.PeerQueueLimit != 3 {
 		t.Errorf("got %+v", b)
 	}
 	s, err := Parse("service.yaml", []byte(small+"balancer: {forward: false}\n"))
@@ -392,7 +392,7 @@ autoscale: {%s: 0.1}
 	if !reflect.DeepEqual(now, former) {
 		t.Errorf("got  %+v\nwant %+v", former, now)
 	}
-	if now.Balancer.Tau != 3 || now.Models[0].GPUs[0].TPS != 900 || now.Models[0].SLO[TierFast].TTFT != 2*time.Second || now.Balancer.Auth.OIDC[0].Tier != TierDeferred {
+	if now.Balancer.PeerQueueLimit != 3 || now.Models[0].GPUs[0].TPS != 900 || now.Models[0].SLO[TierFast].TTFT != 2*time.Second || now.Balancer.Auth.OIDC[0].Tier != TierDeferred {
 		t.Errorf("got %+v", now)
 	}
 	text, err := Marshal(former)

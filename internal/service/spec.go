@@ -204,9 +204,9 @@ type BalancerSpec struct {
 	// Insecure allows balancers in a cloud to serve plain HTTP on the public internet: prompts,
 	// responses and API keys can be read in transit. It excludes TLS.
 	Insecure bool `yaml:"insecure,omitempty" json:"insecure,omitempty"`
-	// Tau is the maximum number of queued requests at a peer that still receives forwarded requests
+	// PeerQueueLimit is the maximum number of queued requests at a peer that still receives forwarded requests
 	// (SkyLB 3.3).
-	Tau int `yaml:"tau,omitempty" json:"tau,omitempty" key:"peer_queue_limit"`
+	PeerQueueLimit int `yaml:"tau,omitempty" json:"tau,omitempty" key:"peer_queue_limit"`
 	// QueueLimit is the maximum number of requests in a balancer's queue; further requests are
 	// rejected with 429.
 	QueueLimit int `yaml:"queue_limit,omitempty" json:"queue_limit,omitempty"`
@@ -215,11 +215,11 @@ type BalancerSpec struct {
 	// MaxColdWait is the maximum time in the queue while a model that scales to zero has no ready
 	// replica in any region.
 	MaxColdWait time.Duration `yaml:"max_cold_wait,omitempty" json:"max_cold_wait,omitempty"`
-	// TauN and TauP are the thresholds of the queue order dpa (SageServe 6.5): a request that has
-	// missed its target by TauN goes before all others, and a request whose target is at most TauP
-	// away is urgent.
-	TauN time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty" key:"dpa_severe_after"`
-	TauP time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty" key:"dpa_urgent_before"`
+	// SevereAfter and UrgentBefore are the thresholds of the queue order dpa (SageServe 6.5): a request that has
+	// missed its deadline by SevereAfter goes before all others, and a request whose deadline is at most
+	// UrgentBefore away is urgent.
+	SevereAfter  time.Duration `yaml:"tau_n,omitempty" json:"tau_n,omitempty" key:"dpa_severe_after"`
+	UrgentBefore time.Duration `yaml:"tau_p,omitempty" json:"tau_p,omitempty" key:"dpa_urgent_before"`
 	// HoldDeferred queues NIW requests separately until KV memory is available (SageServe 6.2);
 	// default true.
 	HoldDeferred *bool `yaml:"hold_deferred,omitempty" json:"hold_deferred"`

@@ -13,30 +13,30 @@ import (
 type Constants struct {
 	Workload string `json:"workload"`
 	// Lengths and Sigma are omitted if they are 1, Rate in a closed loop, Think if it is 0.
-	Lengths       float64           `json:"lengths,omitempty"`
-	Sigma         float64           `json:"sigma,omitempty"`
-	Rate          float64           `json:"rate,omitempty"`
-	Think         float64           `json:"think_ms,omitempty"`
-	Surges        []ConstantsSurge  `json:"surges,omitempty"`
-	Trace         *ConstantsTrace   `json:"trace,omitempty"`
-	Faults        []ConstantsFault  `json:"faults,omitempty"`
-	Engine        EngineModel       `json:"engine"`
-	Regions       []ConstantsRegion `json:"regions"`
-	Links         []ConstantsLink   `json:"links"`
-	LocalRTT      float64           `json:"local_rtt_ms"`
-	Home          string            `json:"home"`
-	Duration      float64           `json:"duration_s"`
-	Warmup        float64           `json:"warmup"`
-	Interval      float64           `json:"interval_ms"`
-	CacheEvents   bool              `json:"cache_events"`
-	Forward       bool              `json:"forward"`
-	MaxNew        int               `json:"max_new"`
-	MaxContext    int               `json:"max_context"`
-	Order         core.QueueOrder   `json:"order"`
-	Tau           int               `json:"tau"`
-	Unconfirmed   int               `json:"unconfirmed_limit"`
-	MaxWait       float64           `json:"max_wait_ms"`
-	ClientTimeout float64           `json:"client_timeout_ms"` // client timeout; 0 = none
+	Lengths        float64           `json:"lengths,omitempty"`
+	Sigma          float64           `json:"sigma,omitempty"`
+	Rate           float64           `json:"rate,omitempty"`
+	Think          float64           `json:"think_ms,omitempty"`
+	Surges         []ConstantsSurge  `json:"surges,omitempty"`
+	Trace          *ConstantsTrace   `json:"trace,omitempty"`
+	Faults         []ConstantsFault  `json:"faults,omitempty"`
+	Engine         EngineModel       `json:"engine"`
+	Regions        []ConstantsRegion `json:"regions"`
+	Links          []ConstantsLink   `json:"links"`
+	LocalRTT       float64           `json:"local_rtt_ms"`
+	Home           string            `json:"home"`
+	Duration       float64           `json:"duration_s"`
+	Warmup         float64           `json:"warmup"`
+	Interval       float64           `json:"interval_ms"`
+	CacheEvents    bool              `json:"cache_events"`
+	Forward        bool              `json:"forward"`
+	MaxNew         int               `json:"max_new"`
+	MaxContext     int               `json:"max_context"`
+	Order          core.QueueOrder   `json:"order"`
+	PeerQueueLimit int               `json:"tau"`
+	Unconfirmed    int               `json:"unconfirmed_limit"`
+	MaxWait        float64           `json:"max_wait_ms"`
+	ClientTimeout  float64           `json:"client_timeout_ms"` // client timeout; 0 = none
 
 	ConstantsProfile
 	// Others are further profiles of regions.
@@ -138,7 +138,7 @@ func (s *Scenario) Constants() Constants {
 	c := Constants{
 		Workload: string(s.Workload), Lengths: unlessOne(s.Lengths), Sigma: unlessOne(s.Sigma), Rate: s.Rate, Think: milliseconds(s.Think), Engine: s.Engine,
 		LocalRTT: milliseconds(s.LocalRTT), Home: s.Home, Duration: s.Duration.Seconds(), Warmup: s.Warmup,
-		Interval: milliseconds(s.Interval), CacheEvents: s.CacheEvents, Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, Tau: s.Tau, Unconfirmed: s.Unconfirmed,
+		Interval: milliseconds(s.Interval), CacheEvents: s.CacheEvents, Forward: s.Forward, MaxNew: s.MaxNew, MaxContext: s.MaxContext, Order: s.Order, PeerQueueLimit: s.PeerQueueLimit, Unconfirmed: s.Unconfirmed,
 		MaxWait: milliseconds(s.MaxWait), ClientTimeout: milliseconds(s.ClientTimeout), ConstantsProfile: constantsOf(&s.Profile),
 	}
 	for _, u := range s.Surges {

@@ -35,7 +35,7 @@ func (s *Scenario) YAML() string {
 	w.line("min_max_tokens", strconv.Itoa(s.MaxNew)+" # lower bound of the max_tokens of requests")
 	w.line("max_context", strconv.Itoa(s.MaxContext)+" # maximum tokens of a prompt with its response")
 	w.line("order", string(s.Order)+" # of queued requests")
-	w.line("peer_queue_limit", strconv.Itoa(s.Tau)+" # maximum queue of a peer that receives forwards")
+	w.line("peer_queue_limit", strconv.Itoa(s.PeerQueueLimit)+" # maximum queue of a peer that receives forwards")
 	w.line("unconfirmed", strconv.Itoa(s.Unconfirmed)+" # maximum requests sent to a replica since its last load report, in push mode pending")
 	w.line("max_wait", brief(s.MaxWait)+" # in the queue")
 	w.line("think", brief(s.Think)+" # mean time between a response and the client's next requests")

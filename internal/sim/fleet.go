@@ -34,14 +34,14 @@ type FleetScenario struct {
 	// Order is the queue order at a replica. With FCFS, the engine's own order, deferred requests come
 	// last unless urgent; see signal.
 	Order core.QueueOrder
-	// Targets are the deadlines of the tiers, which define violations.
-	Targets core.TierDeadlines
+	// Deadlines are those of the tiers. A request that misses its deadline is a violation.
+	Deadlines core.TierDeadlines
 	// ReclaimDraining: a replica that drains can be reclaimed, as if it were donated already; the controller does
 	// that. In the paper a VM drains first.
 	ReclaimDraining bool
-	// TauN and TauP are SevereAfter and UrgentBefore of core.Config, for DPA.
-	TauN, TauP time.Duration
-	Starts     StartTimes
+	// SevereAfter and UrgentBefore are those of core.Config, for DPA.
+	SevereAfter, UrgentBefore time.Duration
+	Starts                    StartTimes
 	// Period is the interval of the Scaler, SignalPeriod the interval at which endpoints report their
 	// utilisation to the deferred queue.
 	Period, SignalPeriod time.Duration
@@ -134,7 +134,7 @@ type EndpointView struct {
 	// Waiting is the number of interactive requests without a first token.
 	Waiting int
 	// FirstTokens counts the IW-F requests served here that received a first token since the start of
-	// the run, Late those that received it after the tier's target.
+	// the run, Late those that received it after the tier's deadline.
 	FirstTokens, Late int64
 	// Interactive and DeferredTokens are the prompt tokens requested by clients of the region since the
 	// start of the run.
@@ -222,7 +222,7 @@ type TierResult struct {
 	Tier      service.Tier
 	Issued    int
 	Completed int
-	// Violations counts the requests that missed the tier's target, including overdue unfinished ones.
+	// Violations counts the requests that missed the tier's deadline, including overdue unfinished ones.
 	Violations int
 	// Reroutes counts the requests served by another region.
 	Reroutes int

@@ -18,7 +18,7 @@ func UseA100(s *FleetScenario) {
 		"128=63654us,256=78571us,512=126978us,1024=240133us,2048=480081us",
 		"1=43858us,2=44316us,8=44316us,16=45158us,32=45624us,64=59505us")
 	s.Models[1].Profile = bloom
-	s.Targets.Fast = 3 * time.Second
+	s.Deadlines.Fast = 3 * time.Second
 	t := &s.Starts
 	t.Reclaim, t.ReclaimMax, t.Redeploy, t.Fetch = 2*t.Reclaim, 2*t.ReclaimMax, 2*t.Redeploy, 2*t.Fetch
 }

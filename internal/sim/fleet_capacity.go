@@ -22,7 +22,7 @@ const (
 // target of tier IW-F (SageServe section 2.1: input tokens per second at a target latency). Arrivals
 // are a Poisson process.
 func (s *FleetScenario) ReplicaTPS(m *FleetModel, utilisation float64, seed uint64) (float64, error) {
-	target := s.Targets.For(service.TierFast)
+	target := s.Deadlines.For(service.TierFast)
 	low, high := 0.0, 64.0 // requests per second
 	for range capacitySteps {
 		rate := (low + high) / 2

@@ -59,13 +59,13 @@ func (f *fleet) firstToken(c *call) {
 	}
 }
 
-// misses reports whether a request misses its tier's target: TTFT for interactive tiers, E2E for
+// misses reports whether a request misses its tier's deadline: TTFT for interactive tiers, E2E for
 // deferred work.
 func (f *fleet) misses(tier int, ttft, e2e time.Duration) bool {
 	if tier == deferredTier {
-		return e2e > f.s.Targets.For(tierOrder[tier])
+		return e2e > f.s.Deadlines.For(tierOrder[tier])
 	}
-	return ttft > f.s.Targets.For(tierOrder[tier])
+	return ttft > f.s.Deadlines.For(tierOrder[tier])
 }
 
 // takeSample samples the fleet.
@@ -112,7 +112,7 @@ func (f *fleet) fleetResult() *FleetResult {
 	return r
 }
 
-// countUnserved counts a request that is never served: it misses its target.
+// countUnserved counts a request that is never served: it misses its deadline.
 func (f *fleet) countUnserved(c *call) {
 	for _, t := range f.tallies(&c.arrival) {
 		t.violations++

@@ -80,7 +80,7 @@ func (f *fleet) arrive(q *arrival) {
 // signal reports each endpoint's utilisation to the deferred queue, and sends the requests that it, or
 // their age, releases.
 func (f *fleet) signal() {
-	urgent := f.setup.Deferred.UrgentAfter(f.s.Targets.For(service.TierDeferred))
+	urgent := f.setup.Deferred.UrgentAfter(f.s.Deadlines.For(service.TierDeferred))
 	for _, e := range f.endpoints {
 		for e.backlog.len() > 0 && f.now-f.calls[e.backlog.front()].at >= urgent {
 			f.sendRequest(e.backlog.pop(), e)

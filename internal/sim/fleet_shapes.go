@@ -26,9 +26,9 @@ import (
 func SageFleet() FleetScenario {
 	defaults := core.DefaultConfig(policy.NewSageServe())
 	return FleetScenario{
-		TauN: defaults.SevereAfter, TauP: defaults.UrgentBefore,
+		SevereAfter: defaults.SevereAfter, UrgentBefore: defaults.UrgentBefore,
 		Models: sageModels(), Regions: []string{"eastus", "centralus", "westus"}, RTT: 50 * time.Millisecond,
-		VMs: 20, Min: 2, Max: 40, Order: core.OrderFCFS, Targets: core.DefaultDeadlines(), Starts: SageStarts(),
+		VMs: 20, Min: 2, Max: 40, Order: core.OrderFCFS, Deadlines: core.DefaultDeadlines(), Starts: SageStarts(),
 		Period: 5 * time.Second, SignalPeriod: time.Second, Duration: 24 * time.Hour, SampleInterval: 15 * time.Minute,
 	}
 }

@@ -384,7 +384,7 @@ func (f *fleet) release(i int32) {
 func (f *fleet) popQueued(v *vm) int32 {
 	rank := func(i int32) core.QueuePosition {
 		c := &f.calls[i]
-		return core.QueuePositionOf(f.s.Order, f.s.Targets, f.s.TauN, f.s.TauP, tierOrder[c.tier], c.at, f.now)
+		return core.QueuePositionOf(f.s.Order, f.s.Deadlines, f.s.SevereAfter, f.s.UrgentBefore, tierOrder[c.tier], c.at, f.now)
 	}
 	best, first := 0, rank(v.waiting[0])
 	for k := 1; k < len(v.waiting); k++ {

@@ -69,7 +69,7 @@ func (w *world) boot(n *node) error {
 	}
 	cfg := core.DefaultConfig(p)
 	cfg.Push, cfg.Forward = w.setup.Push, w.scenario.Forward
-	cfg.Order, cfg.PeerQueueLimit, cfg.MaxWait = w.scenario.Order, w.scenario.Tau, w.scenario.MaxWait
+	cfg.Order, cfg.PeerQueueLimit, cfg.MaxWait = w.scenario.Order, w.scenario.PeerQueueLimit, w.scenario.MaxWait
 	cfg.ProbeInterval, cfg.UnconfirmedLimit = w.scenario.Interval, w.scenario.Unconfirmed
 	if n.cached = nil; w.scenario.CacheEvents {
 		n.cached = cachemap.New(0)

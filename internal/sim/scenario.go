@@ -55,12 +55,12 @@ type Scenario struct {
 	MaxNew int
 	// MaxContext limits prompt plus response, in tokens.
 	MaxContext int
-	// Order, Tau (PeerQueueLimit), Unconfirmed (UnconfirmedLimit) and MaxWait are those of core.Config.
+	// Order, PeerQueueLimit, Unconfirmed (UnconfirmedLimit) and MaxWait are those of core.Config.
 	// SkyLB's paper has no limit of unconfirmed requests.
-	Order       core.QueueOrder
-	Tau         int
-	Unconfirmed int
-	MaxWait     time.Duration
+	Order          core.QueueOrder
+	PeerQueueLimit int
+	Unconfirmed    int
+	MaxWait        time.Duration
 	// Think is the mean of the time, exponentially distributed, between a response and the requests that
 	// its client issues next; 0 = none.
 	Think time.Duration

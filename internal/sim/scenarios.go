@@ -26,10 +26,10 @@ var common = Scenario{
 	Interval: 100 * time.Millisecond,
 	Forward:  true,
 	// The workloads limit responses to 512 tokens; clients request that many.
-	MaxNew:     512,
-	MaxContext: workload.DefaultMaxContext,
-	Order:      core.OrderFCFS,
-	Tau:        10, // SkyLB's buffer for newly arriving requests
+	MaxNew:         512,
+	MaxContext:     workload.DefaultMaxContext,
+	Order:          core.OrderFCFS,
+	PeerQueueLimit: 10, // SkyLB's buffer for newly arriving requests
 	// core.DefaultConfig's
 	Unconfirmed: 4,
 	MaxWait:     60 * time.Second,

@@ -44,7 +44,7 @@ var settings = map[string]scenarioSetting{
 	"min_max_tokens":   {"lower bound of the max_tokens of requests, even if responses are shorter", func(s *Scenario, v string) error { return setInt(&s.MaxNew, v) }},
 	"max_context":      {"maximum tokens of a prompt with its response", func(s *Scenario, v string) error { return setInt(&s.MaxContext, v) }},
 	"order":            {"queue order, as lb --order", setOrder},
-	"peer_queue_limit": {"queued requests above which a peer receives no forwarded ones, as balancer.peer_queue_limit in service.yaml", func(s *Scenario, v string) error { return setInt(&s.Tau, v) }},
+	"peer_queue_limit": {"queued requests above which a peer receives no forwarded ones, as balancer.peer_queue_limit in service.yaml", func(s *Scenario, v string) error { return setInt(&s.PeerQueueLimit, v) }},
 	"unconfirmed":      {"maximum requests sent to a replica since its last load report (push mode pending)", func(s *Scenario, v string) error { return setInt(&s.Unconfirmed, v) }},
 	"max_wait":         {"maximum time of a request in the queue", func(s *Scenario, v string) error { return setDuration(&s.MaxWait, v) }},
 	"think":            {"mean time between a response and the client's next requests", func(s *Scenario, v string) error { return setDuration(&s.Think, v) }},

@@ -63,7 +63,7 @@ func drawScenario(rt *rapid.T) (*Scenario, Setup) {
 	s.MaxNew = rapid.SampledFrom([]int{1, 64, 512}).Draw(rt, "max new")
 	s.MaxContext = rapid.SampledFrom([]int{workload.MinContext, 2048}).Draw(rt, "max context")
 	s.Profile.KVTokens = rapid.SampledFrom([]int{2100, 4000, 21_000}).Draw(rt, "kv")
-	s.Tau = rapid.IntRange(0, 10).Draw(rt, "tau")
+	s.PeerQueueLimit = rapid.IntRange(0, 10).Draw(rt, "tau")
 	s.MaxWait = time.Duration(rapid.IntRange(1, 30).Draw(rt, "max wait")) * time.Second
 	s.ClientTimeout = time.Duration(rapid.SampledFrom([]int{0, 1, 5}).Draw(rt, "client_timeout")) * time.Second
 	s.Lengths = rapid.SampledFrom([]float64{1, 0.7, 1.3}).Draw(rt, "lengths")
@@ -290,7 +290,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	c := s.Constants()
-	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.Tau, c.Unconfirmed, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Think, c.Engine, c.Order)
+	got := fmt.Sprintln(c.Duration, c.Regions, c.Links, c.Forward, c.KVTokens, c.Warmup, c.MaxNew, c.PeerQueueLimit, c.Unconfirmed, c.Workload, c.Lengths, c.Sigma, c.Rate, c.Think, c.Engine, c.Order)
 	want := "7 [{us 3 5 [h100-llama3.1-8b] 2} {eu 2 6 [] 0} {asia 1 5 [l4-llama3.1-8b-38k h100-llama3.1-8b] 0}] [{us eu 50} {us asia 80} {eu asia 110}] false 38000 0.2 64 3 1000 tot15 1.3 2 4.5 1500 light edf\n"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

@@ -84,7 +84,7 @@ func (c *checker) numbers() {
 		"must be at least %d and below the %d KV tokens of a replica, got %d", workload.MinContext, s.minKV(), s.MaxContext)
 	_, err := core.ParseOrder(string(s.Order))
 	c.need(err == nil, "order", "%v", err)
-	c.need(s.Tau >= 0, "peer_queue_limit", "must be at least 0, got %d", s.Tau)
+	c.need(s.PeerQueueLimit >= 0, "peer_queue_limit", "must be at least 0, got %d", s.PeerQueueLimit)
 	c.need(s.Unconfirmed >= 1, "unconfirmed", "must be at least 1, got %d", s.Unconfirmed)
 	c.need(s.MaxWait > 0, "max_wait", "must be greater than 0, got %s", s.MaxWait)
 	c.need(s.Think >= 0 && s.Think <= maxThink, "think", "must be at least 0s and at most %s, got %s", maxThink, s.Think)

@@ -383,7 +383,7 @@ regions:
     replicas: {min: 1, max: %d}
 autoscale: {strategy: %s, every: %s, donate: true}
 local: {port: %%d}
-`, strategy, tps, s.Targets.For("IW-F"), dayMaxReplicas, strategy, dayPlanEvery))
+`, strategy, tps, s.Deadlines.For("IW-F"), dayMaxReplicas, strategy, dayPlanEvery))
 	// The day starts with a minute, as in the simulator, and the service within the minute before it.
 	if second := time.Now().Second(); second > 15 {
 		time.Sleep(time.Duration(60-second) * time.Second)

@@ -141,7 +141,7 @@ func (l *recordedLoad) scenario(name string, c *ReplayConstants, profile engine.
 	s := sim.Default()
 	s.Name, s.Title = name, "recorded requests of balancer "+c.Self.ID
 	s.Profile, s.MaxContext, s.Home, s.Warmup = profile, profile.KVTokens-1, c.Self.ID, 0
-	s.Interval, s.Forward, s.Tau, s.MaxWait = c.Config.ProbeInterval, c.Config.Forward, c.Config.PeerQueueLimit, c.Config.MaxWait
+	s.Interval, s.Forward, s.PeerQueueLimit, s.MaxWait = c.Config.ProbeInterval, c.Config.Forward, c.Config.PeerQueueLimit, c.Config.MaxWait
 	s.Unconfirmed = c.Config.UnconfirmedLimit
 	var assumed []string
 	model := l.mainModel(&assumed)

@@ -128,7 +128,7 @@ type SageTier struct {
 	Tier      string `json:"tier"`
 	Requests  int    `json:"requests"`
 	Completed int    `json:"completed"`
-	// Violations is the share (0..1) of requests that missed the tier's target.
+	// Violations is the share (0..1) of requests that missed the tier's deadline.
 	Violations *float64         `json:"sla_violations"`
 	Reroutes   int              `json:"reroutes"`
 	TTFT       *sim.Percentiles `json:"ttft_ms"`
