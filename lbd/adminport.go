@@ -27,7 +27,7 @@ type mixedListener struct {
 	close     sync.Once
 }
 
-func newEitherListener(ln net.Listener, config *tls.Config) *mixedListener {
+func newMixedListener(ln net.Listener, config *tls.Config) *mixedListener {
 	l := &mixedListener{Listener: ln, config: config, conns: make(chan net.Conn), acceptErr: make(chan error), done: make(chan struct{})}
 	go l.accept()
 	return l

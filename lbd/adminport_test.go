@@ -25,7 +25,7 @@ func TestAdminPortAcceptsTLSAndPlainHTTP(t *testing.T) {
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.TLS != nil) })}
 	served := make(chan error, 1)
 	go func() {
-		served <- srv.Serve(newEitherListener(ln, &tls.Config{Certificates: other.TLS.Certificates, MinVersion: tls.VersionTLS13}))
+		served <- srv.Serve(newMixedListener(ln, &tls.Config{Certificates: other.TLS.Certificates, MinVersion: tls.VersionTLS13}))
 	}()
 	silent, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
@@ -74,7 +74,7 @@ func TestAdminPortOutlivesTemporaryErrors(t *testing.T) {
 	}
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "here") })}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(newEitherListener(&fullListener{Listener: ln}, nil)) }()
+	go func() { served <- srv.Serve(newMixedListener(&fullListener{Listener: ln}, nil)) }()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Get("http://" + ln.Addr().String())
 	if err != nil {

@@ -76,7 +76,7 @@ func (b *balancer) alerts(now time.Time) []telemetry.Alert {
 		alerts = append(alerts, fallbackAlerts(b.cfg.Region, b.cfg.Identity == nil, b.runtime.Fallbacks(now))...)
 	}
 	alerts = append(append(append(alerts, b.adapterAlerts()...), b.discoveryAlerts()...), b.watch.Alerts()...)
-	return append(alerts, b.member.alerts(b.cfg, now)...)
+	return append(alerts, b.identity.alerts(b.cfg, now)...)
 }
 
 // observeInterval is the interval of the observations for alerts about replicas, peers and traffic.
@@ -158,7 +158,7 @@ func (b *balancer) issuerAlerts(now time.Time) (alerts []telemetry.Alert) {
 }
 
 // alerts returns an alert if the balancer's identity certificate was not renewed in time.
-func (m *member) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.Alert {
+func (m *serviceIdentity) alerts(cfg service.BalancerConfig, now time.Time) []telemetry.Alert {
 	if m == nil || now.Add(identity.AlertBefore).Before(m.cert.expires()) {
 		return nil
 	}
@@ -190,8 +190,8 @@ func outageCause(err error) string {
 	return strings.NewReplacer(store.ErrUnavailable.Error()+": ", "", context.DeadlineExceeded.Error(), "no response in time").Replace(err.Error())
 }
 
-// control returns the reported state of the controllers and of the store; nil where it is unknown. A leader
-// that does not renew its lease is none.
+// control returns the reported state of the controllers and of the store; nil where it is unknown. If the leader
+// does not renew its lease, the state has no leader.
 func (b *balancer) control() (*telemetry.ControllerState, *telemetry.StoreState) {
 	reported := b.controllerAlerts.newest()
 	if reported == nil {

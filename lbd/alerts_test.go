@@ -133,11 +133,11 @@ func TestFailingReplicaRaisesAlert(t *testing.T) {
 // continues to serve.
 func TestUnrenewedCertificateRaisesAlert(t *testing.T) {
 	f := newFamily(t)
-	m, err := newMember(f.files(identity.Balancer, "lb-us-0", identity.CertificateLife))
+	m, err := newServiceIdentity(f.files(identity.Balancer, "lb-us-0", identity.CertificateLife))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &balancer{member: m, cfg: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1"}}
+	b := &balancer{identity: m, cfg: service.BalancerConfig{Service: "chat", ID: "lb-us-0", Region: "aws/us-east-1"}}
 	for day, want := range map[int]telemetry.Severity{0: "", 44: "", 46: telemetry.SeverityWarning, 91: telemetry.SeverityCritical} {
 		got := b.alerts(time.Now().AddDate(0, 0, day))
 		if len(got) == 0 && want == "" {

@@ -27,7 +27,8 @@ import (
 )
 
 // cacheFeed receives the cache events of replicas that publish them, and tells core what they mean for
-// prefixes. Prompts are tokenized afterwards, one at a time, by the engine that received them.
+// prefixes. Events name blocks of tokens, and core's keys are hashes of bytes. To relate them, the engine that received a
+// new prompt tokenizes it: after the prompt was sent, and one prompt at a time.
 type cacheFeed struct {
 	step     func(core.Event)
 	tokenize func(ctx context.Context, replica string, body []byte) ([]uint32, error)
@@ -51,7 +52,7 @@ type cacheFeed struct {
 type modelCaches struct {
 	*cachemap.Map
 	// learned contains hashes of prompts that were tokenized, by adapter, at every learnStride-th block and
-	// at the end. It is cleared once Forgotten of Map differs from forgotten.
+	// at the end. forgotten is the value of Map.Forgotten since it was last cleared: see clearIfForgotten.
 	learned   map[learnedHash]struct{}
 	forgotten int
 }
@@ -234,7 +235,7 @@ func (f *cacheFeed) handle(x *feed, rank int, u *cacheevents.Update) {
 		switch e := &u.Batch.Events[i]; {
 		case e.Kind == cacheevents.AllBlocksCleared:
 			f.clear(m, slot)
-		case !e.OnGPU() || e.Group > 0: // a slower tier, or a further group of layers with the same tokens
+		case !e.OnGPU() || e.Group > 0: // ignored: it is in slower memory, or a further group of layers with the same tokens
 		case e.Kind == cacheevents.BlockStored:
 			f.apply(m.Store(slot, cachemap.Stored{
 				Hashes: hashesOf(e.Hashes), Parent: cachemap.Hash(e.Parent), Root: e.Root,
@@ -306,12 +307,18 @@ func (f *cacheFeed) isNew(p *proxy.SentPrompt) bool {
 	return m != nil && f.feeds[p.Replica] != nil && m.unlearned(p.Adapter, p.Key) >= learnStride
 }
 
-// unlearned returns how many blocks at the end of a key are not in a learned prompt.
-func (m *modelCaches) unlearned(adapter string, key prefix.Key) int {
+// clearIfForgotten clears learned if the map has forgotten learned prompts, or if learned is full: then all are learned
+// again.
+func (m *modelCaches) clearIfForgotten() {
 	if n := m.Forgotten(); n != m.forgotten || len(m.learned) > maxLearned {
 		clear(m.learned)
 		m.forgotten = n
 	}
+}
+
+// unlearned returns how many blocks at the end of a key are not in a learned prompt.
+func (m *modelCaches) unlearned(adapter string, key prefix.Key) int {
+	m.clearIfForgotten()
 	if _, known := m.learned[learnedHash{adapter, key[len(key)-1]}]; known {
 		return 0
 	}
@@ -355,7 +362,7 @@ func (f *cacheFeed) learn(p proxy.SentPrompt) {
 	defer f.mu.Unlock()
 	m := f.models[p.Model]
 	changes := m.Learn(tokens, p.Adapter, p.Key, p.Bytes)
-	m.unlearned(p.Adapter, p.Key) // forgets, if Learn made the map forget
+	m.clearIfForgotten() // Learn may forget other prompts
 	for i := learnStride; i <= len(p.Key); i += learnStride {
 		m.learned[learnedHash{p.Adapter, p.Key[i-1]}] = struct{}{}
 	}

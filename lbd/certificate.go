@@ -165,7 +165,7 @@ func runEvery(ctx context.Context, interval time.Duration, do func()) {
 func (b *balancer) reloadCertificates() {
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
-	for _, c := range []*certificate{b.cert, b.member.certificate()} {
+	for _, c := range []*certificate{b.cert, b.identity.certificate()} {
 		if c == nil || c.manager != nil { // the manager reports a new certificate itself
 			continue
 		}

@@ -23,7 +23,7 @@ const (
 	originAPI        = "api"        // POST /add_worker or POST /workers
 )
 
-// conflictInterval is the interval in which a discovered replica that is attached for another reason is
+// conflictInterval is the interval in which a discovered replica that another origin has attached is
 // tried again.
 const conflictInterval = time.Second
 
@@ -38,9 +38,8 @@ func ownedError(id, origin string) error {
 	return fmt.Errorf("replica %q comes from %s: change it there, or drain it with POST /workers/%s/drain: %w", id, origin, id, admin.ErrDiscovered)
 }
 
-// setDiscovered makes the replicas of an origin those of its list: it attaches new ones, and removes missing
-// ones once their requests have finished. It does not change a replica that is attached for another
-// reason.
+// setDiscovered applies the new list of an origin: it attaches new replicas, and removes missing ones once their
+// requests have finished. It does not change a replica that another origin has attached.
 func (f *fleet) setDiscovered(origin string, replicas []service.ReplicaConfig) {
 	f.discovering.Lock()
 	defer f.discovering.Unlock()
@@ -50,7 +49,7 @@ func (f *fleet) setDiscovered(origin string, replicas []service.ReplicaConfig) {
 	f.applyDiscovered(origin, replicas)
 }
 
-// retryConflicts attaches listed replicas that are no longer attached for another reason.
+// retryConflicts attaches listed replicas that are no longer attached by another origin.
 func (f *fleet) retryConflicts() {
 	f.discovering.Lock()
 	defer f.discovering.Unlock()
@@ -61,7 +60,7 @@ func (f *fleet) retryConflicts() {
 				f.attachListed(cfg, origin)
 			}
 		}
-		f.keepConflicts(origin, wanted)
+		f.pruneConflicts(origin, wanted)
 	}
 }
 
@@ -78,7 +77,7 @@ func (f *fleet) applyDiscovered(origin string, replicas []service.ReplicaConfig)
 			f.removeWhenIdle(id, origin)
 		}
 	}
-	f.keepConflicts(origin, wanted)
+	f.pruneConflicts(origin, wanted)
 }
 
 // attachListed attaches a replica that an origin lists, if it is not attached as listed.
@@ -108,11 +107,11 @@ func (f *fleet) setConfigured(replicas []service.ReplicaConfig) {
 			f.setConflict(id, originConfig)
 		}
 	}
-	f.keepConflicts(originConfig, wanted)
+	f.pruneConflicts(originConfig, wanted)
 }
 
-// errOtherOrigin means that a replica is attached for another reason.
-var errOtherOrigin = errors.New("the replica is attached for another reason")
+// errOtherOrigin means that another origin has attached a replica.
+var errOtherOrigin = errors.New("another origin has attached the replica")
 
 // originOf returns the origin of an attached replica; empty if there is none.
 func (f *fleet) originOf(id string) string {
@@ -143,7 +142,7 @@ func isDiscovered(origin string) bool {
 
 // checkOrigin decides whether a replica may be attached with an origin, and returns the origin that it then
 // has; f.mu must be held. A replica keeps its origin if it is attached again at the same URL. The controller
-// may take over any replica, and nothing else a discovered one.
+// may take over any replica; no other origin may take over a discovered one.
 func (f *fleet) checkOrigin(cfg service.ReplicaConfig, origin string) (string, error) {
 	old, held := f.attached[cfg.ID]
 	by := f.origins[cfg.ID]
@@ -162,7 +161,7 @@ func (f *fleet) checkOrigin(cfg service.ReplicaConfig, origin string) (string, e
 	return origin, nil
 }
 
-// setConflict records that an origin lists a replica that is attached for another reason.
+// setConflict records that an origin lists a replica that another origin has attached.
 func (f *fleet) setConflict(id, origin string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +171,7 @@ func (f *fleet) setConflict(id, origin string) {
 	}
 }
 
-// mayTakeOver reports whether an origin lists a replica that was attached for another reason, and may own it now: what a
+// mayTakeOver reports whether an origin lists a replica that another origin had attached, and may own it now: what a
 // controller assigned is not changed.
 func (f *fleet) mayTakeOver(id, origin string) bool {
 	f.mu.Lock()
@@ -180,8 +179,8 @@ func (f *fleet) mayTakeOver(id, origin string) bool {
 	return slices.Contains(f.conflicts[id], origin) && f.origins[id] != originController
 }
 
-// keepConflicts forgets the conflicts of an origin that no longer exist.
-func (f *fleet) keepConflicts(origin string, wanted map[string]bool) {
+// pruneConflicts removes those conflicts of an origin that no longer exist. wanted are the replicas that it lists.
+func (f *fleet) pruneConflicts(origin string, wanted map[string]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, origins := range f.conflicts {
@@ -192,7 +191,7 @@ func (f *fleet) keepConflicts(origin string, wanted map[string]bool) {
 	maps.DeleteFunc(f.conflicts, func(_ string, origins []string) bool { return len(origins) == 0 })
 }
 
-// conflictMessages describes the discovered replicas that are attached for another reason, by origin.
+// conflictMessages describes the listed replicas that another origin has attached, by the origin that lists them.
 func (f *fleet) conflictMessages() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

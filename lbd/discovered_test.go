@@ -333,7 +333,7 @@ func TestHintOfAReplicasFileFitsItsError(t *testing.T) {
 	}
 }
 
-// A reload that removes an entry of the configuration keeps a replica that is attached for another reason: it
+// A reload that removes an entry of the configuration keeps a replica that another origin has attached: it
 // never belonged to the configuration.
 func TestReloadKeepsReplicasOfOtherOrigins(t *testing.T) {
 	t.Parallel()

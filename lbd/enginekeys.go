@@ -39,8 +39,8 @@ func readEngineKeys(p *problems, cfg service.BalancerConfig) engineKeys {
 	return keys
 }
 
-// readKeyFrom reads a key from its source, which the configuration has at a position; empty after a
-// problem.
+// readKeyFrom reads a key from its source; empty after a problem. at is the place of the source in the configuration,
+// for the problem.
 func readKeyFrom(p *problems, at, source string) service.Secret {
 	text, err := secretFrom(source)
 	if err != nil {

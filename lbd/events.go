@@ -146,8 +146,8 @@ func changedKey(change string) (key string, kind telemetry.EventKind) {
 	return key, telemetry.EventReload
 }
 
-// memberActor returns the actor of a client with a certificate.
-func memberActor(client identity.Name) string {
+// certificateActor returns the actor of a client with a certificate.
+func certificateActor(client identity.Name) string {
 	if client.Role == identity.Operator {
 		return telemetry.OperatorActor(client.ID)
 	}

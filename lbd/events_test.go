@@ -127,7 +127,7 @@ func TestActorOfMember(t *testing.T) {
 		"operator:ann@desk": {Role: identity.Operator, ID: "ann@desk"},
 		"controller":        {Role: identity.Controller, ID: "controller"},
 	} {
-		if got := memberActor(name); got != want {
+		if got := certificateActor(name); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -22,6 +22,10 @@ import (
 
 // fleet contains the replicas of a balancer. Replicas with a known model are added to the runtime. The
 // others are only probed until they report their model.
+//
+// A replica that a controller has assigned to this balancer has the number of that assignment, its epoch, which increases
+// with each assignment; 0 = no controller has assigned it. Changes of an earlier epoch are rejected, because they were
+// delayed.
 type fleet struct {
 	self    service.BalancerConfig
 	runtime *proxy.Runtime
@@ -32,9 +36,9 @@ type fleet struct {
 	mu       sync.Mutex
 	keys     engineKeys
 	attached map[string]service.ReplicaConfig // every replica as it was attached, by id
-	origins  map[string]string                // why each of them is attached
-	// conflicts are the replicas that are attached for another reason than the origins that list them, which are sorted:
-	// sources, and the configuration for replicas of sources.
+	origins  map[string]string                // what attached each of them: see originConfig
+	// conflicts contains, by replica, the sorted origins that list the replica although another origin has attached it. They
+	// are sources (files and DNS names); the configuration too, if a source has attached the replica.
 	conflicts map[string][]string
 	// removing are the replicas to remove once their requests have finished.
 	removing map[string]bool
@@ -78,7 +82,7 @@ func (f *fleet) Add(cfg service.ReplicaConfig) (added bool, err error) {
 	return f.attach(cfg, originAPI)
 }
 
-// attach attaches a replica, or updates an attached one. origin is why it is attached.
+// attach attaches a replica, or updates an attached one. origin is what attaches it.
 func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, err error) {
 	cfg.ID = replicaID(cfg)
 	cfg.Region = cmp.Or(cfg.Region, f.self.Region)
@@ -88,7 +92,7 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	sameURL := held && old.URL == cfg.URL
 	configured := sameURL && origin == originConfig
 	if configured {
-		cfg.Epoch = old.Epoch // its settings change, and the controller's assignment of it does not
+		cfg.Epoch = old.Epoch // a reload changes the settings of a replica, not the controller's assignment
 	}
 	if held && cfg.Epoch < old.Epoch {
 		return false, fmt.Errorf("adding replica %q: epoch %d, current %d: %w", cfg.ID, cfg.Epoch, old.Epoch, proxy.ErrOlderEpoch)
@@ -116,9 +120,8 @@ func (f *fleet) attach(cfg service.ReplicaConfig, origin string) (added bool, er
 	return !held, nil
 }
 
-// withoutReported returns a configuration without the model and the kind that are only those which the replica
-// reported: the objects that List returns contain them, and attaching such an object again must not make them
-// settings.
+// withoutReported returns a configuration without a model and a kind that were not configured but reported by the
+// replica: the objects that List returns contain them, and attaching such an object again must not make them settings.
 func (f *fleet) withoutReported(cfg, old service.ReplicaConfig) service.ReplicaConfig {
 	reported := f.runtimeConfig(cfg.ID)
 	if old.Model == "" && cfg.Model == reported.Model {
@@ -237,7 +240,7 @@ func (f *fleet) dropReplica(id string) {
 }
 
 // removeWhenIdle removes a replica of an origin once its requests have finished; no new ones are sent to it. held is
-// false if it is unknown. owned is false if it is attached for another reason; then it is not removed.
+// false if it is unknown. owned is false if another origin has attached it; then it is not removed.
 func (f *fleet) removeWhenIdle(id, origin string) (held, owned bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,7 +299,7 @@ func (f *fleet) outstanding(id string) int {
 	return 0
 }
 
-// Drain drains a replica. One without a known model receives no requests once the model is known. The
+// Drain drains a replica. If its model is unknown, it remains drained when it reports the model. The
 // first program that drains it is recorded, unless an operator drains it later.
 func (f *fleet) Drain(id, by string) bool {
 	f.mu.Lock()

@@ -72,7 +72,7 @@ func (h *history) runHistory(ctx context.Context) {
 	if h.store == nil {
 		return
 	}
-	wait, away := pushInterval, false
+	wait, unavailable := pushInterval, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,8 +85,8 @@ func (h *history) runHistory(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		err := h.pushPoints(ctx)
-		if (err != nil) != away && ctx.Err() == nil {
-			away = err != nil
+		if (err != nil) != unavailable && ctx.Err() == nil {
+			unavailable = err != nil
 			h.logStoreChange(err)
 		}
 		if err == nil {

@@ -14,15 +14,15 @@ import (
 	"skyserve/lbd/admin"
 )
 
-// member is the balancer's identity in its service.
-type member struct {
+// serviceIdentity is the balancer's identity in its service.
+type serviceIdentity struct {
 	party   identity.Party
 	cert    *certificate
 	revoked *revoked
 }
 
-// newMember reads the files of an identity; nil without one.
-func newMember(files *service.Identity) (*member, error) {
+// newServiceIdentity reads the files of an identity; nil without one.
+func newServiceIdentity(files *service.Identity) (*serviceIdentity, error) {
 	if files == nil {
 		return nil, nil
 	}
@@ -38,14 +38,14 @@ func newMember(files *service.Identity) (*member, error) {
 	if err != nil {
 		return nil, &ConfigError{Key: "identity.revoked", Problem: err.Error()}
 	}
-	m := &member{cert: &certificate{}, revoked: &revoked{RevokedFile: list}}
+	m := &serviceIdentity{cert: &certificate{}, revoked: &revoked{RevokedFile: list}}
 	m.cert.replace(pair)
 	m.party = identity.Party{Root: root, Revoked: list.Has, Certificate: func() (*tls.Certificate, error) { return m.cert.pair.Load(), nil }}
 	return m, nil
 }
 
 // clientTLS returns the TLS configuration for connections to a role; nil without an identity.
-func (m *member) clientTLS(role identity.Role) *tls.Config {
+func (m *serviceIdentity) clientTLS(role identity.Role) *tls.Config {
 	if m == nil {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (m *member) clientTLS(role identity.Role) *tls.Config {
 }
 
 // certificate returns the identity certificate; nil without an identity.
-func (m *member) certificate() *certificate {
+func (m *serviceIdentity) certificate() *certificate {
 	if m == nil {
 		return nil
 	}
@@ -63,18 +63,18 @@ func (m *member) certificate() *certificate {
 // adminListener uses mTLS if the balancer has an identity. Replicas are rejected. A client without a
 // certificate may use an invitation.
 func (b *balancer) adminListener() net.Listener {
-	if b.member == nil {
+	if b.identity == nil {
 		return b.adminPort
 	}
-	config := b.member.party.ServerAllowingAnonymous(identity.Operator, identity.Controller, identity.Balancer)
+	config := b.identity.party.ServerAllowingAnonymous(identity.Operator, identity.Controller, identity.Balancer)
 	if b.cfg.AdminPlain {
-		return newEitherListener(b.adminPort, config)
+		return newMixedListener(b.adminPort, config)
 	}
 	return tls.NewListener(b.adminPort, config)
 }
 
 func (b *balancer) adminURL() string {
-	if b.member == nil || b.cfg.AdminPlain {
+	if b.identity == nil || b.cfg.AdminPlain {
 		return "http://" + b.cfg.Admin
 	}
 	return "https://" + b.cfg.Admin
@@ -83,7 +83,7 @@ func (b *balancer) adminURL() string {
 // adminHandler returns the handler of the admin listener. With mTLS the certificate identifies the
 // client: other balancers may forward requests and use the paths for peers, but not the admin API.
 func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
-	if b.member == nil {
+	if b.identity == nil {
 		return b.api
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,14 +92,14 @@ func (b *balancer) adminHandler(traffic http.Handler) http.Handler {
 			return
 		}
 		switch client, err := identity.PeerName(r.TLS); {
-		case b.member.revoked.isRevoked(r.TLS):
+		case b.identity.revoked.isRevoked(r.TLS):
 			b.api.Forbid(w, identity.ErrRevoked.Error())
 		case err != nil: // the client has no certificate; the listener rejects invalid ones
 			b.api.ServeGuest(w, r)
 		case client.Role == identity.Balancer:
 			traffic.ServeHTTP(w, r)
 		default:
-			b.api.ServeMember(w, admin.WithActor(r, memberActor(client)))
+			b.api.ServeCertified(w, admin.WithActor(r, certificateActor(client)))
 		}
 	})
 }

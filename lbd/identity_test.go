@@ -34,7 +34,7 @@ func newFamily(t *testing.T) family {
 	return family{a, t, t.TempDir()}
 }
 
-// files creates the files of a member with a certificate of the given lifetime.
+// files creates the files of an identity with a certificate of the given lifetime.
 func (f family) files(role identity.Role, id string, life time.Duration) *service.Identity {
 	f.t.Helper()
 	key, err := identity.NewKey()
@@ -64,7 +64,7 @@ func (f family) files(role identity.Role, id string, life time.Duration) *servic
 	return files
 }
 
-// party returns the member with these files.
+// party returns the party with these files.
 func (f family) party(role identity.Role, id string, life time.Duration) identity.Party {
 	f.t.Helper()
 	files := f.files(role, id, life)
@@ -86,7 +86,7 @@ func (f family) replica(e *engine, id string) service.ReplicaConfig {
 	return service.ReplicaConfig{ID: id, URL: "https" + strings.TrimPrefix(s.URL, "http"), Model: e.model, MTLS: true}
 }
 
-// administer returns a client of a balancer's admin API for this member.
+// administer returns a client of a balancer's admin API for this identity.
 func (f family) administer(n *node, p identity.Party) *telemetry.Client {
 	hc := telemetry.SecureClient(p.Client(identity.Balancer))
 	f.t.Cleanup(hc.CloseIdleConnections)
@@ -172,7 +172,7 @@ func TestImpostorGetsNoPrompt(t *testing.T) {
 func TestRenewedIdentityIsReloaded(t *testing.T) {
 	f := newFamily(t)
 	files := f.files(identity.Balancer, "lb-us-0", time.Hour)
-	m, err := newMember(files)
+	m, err := newServiceIdentity(files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestIdentitiesAreChecked(t *testing.T) {
 	}
 	missing := *good
 	missing.CA = filepath.Join(f.dir, "none")
-	if _, err := newMember(&missing); err == nil || !strings.HasPrefix(err.Error(), "identity.ca: ") {
+	if _, err := newServiceIdentity(&missing); err == nil || !strings.HasPrefix(err.Error(), "identity.ca: ") {
 		t.Errorf("without the authority's file: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ type metrics struct {
 }
 
 // newMetrics registers the metrics; those of a certificate only if there is one.
-func newMetrics(reg *prometheus.Registry, cert *certificate, self *member) metrics {
+func newMetrics(reg *prometheus.Registry, cert *certificate, self *serviceIdentity) metrics {
 	m := metrics{reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "skyserve_reloads_total", Help: "Configuration reloads, by result: applied or refused.",
 	}, []string{"result"})}

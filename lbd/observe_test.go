@@ -53,7 +53,7 @@ func assembled(t *testing.T) *balancer {
 	b.opts.Logger = b.log
 	b.cert = &certificate{} // some metrics exist only with TLS
 	var err error
-	if b.member, err = newMember(newFamily(t).files(identity.Balancer, "lb-us-0", time.Hour)); err != nil {
+	if b.identity, err = newServiceIdentity(newFamily(t).files(identity.Balancer, "lb-us-0", time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	b.events = newServiceEvents(&awayEvents{}, b, time.Now()) // others with a store

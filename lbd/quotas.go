@@ -14,7 +14,7 @@ func (b *balancer) limited() []telemetry.LimitedName {
 	return append(telemetry.LimitedKeys(b.keys), b.runtime.Limited()...)
 }
 
-// reportQuotas passes the usage of each key, and of each tenant with limits, to the balancer.
+// reportQuotas passes the usage of each key, and of each tenant with limits, to the proxy.
 func (u *usage) reportQuotas(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -219,8 +219,8 @@ func (b *balancer) applyPeers(was, wanted []service.PeerConfig, report func(stri
 // address, but no other machine can respond at that address.
 func (b *balancer) peerTLS(p service.PeerConfig) *tls.Config {
 	u, err := url.Parse(p.URL)
-	if b.member != nil || err != nil || u.Scheme != "https" {
-		return b.member.clientTLS(identity.Balancer)
+	if b.identity != nil || err != nil || u.Scheme != "https" {
+		return b.identity.clientTLS(identity.Balancer)
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); err != nil || !addr.IsLoopback() {
 		return nil
@@ -255,7 +255,7 @@ func (b *balancer) attachReplicas(was, wanted []service.ReplicaConfig, done *tel
 		case errors.Is(err, proxy.ErrOlderEpoch):
 			done.NotApplied = append(done.NotApplied, id)
 			b.log.Info("a replica is left to the controller, which assigns it", "replica", id)
-		case err != nil: // its URL was checked, so it was discovered
+		case err != nil: // its URL was checked: a source (a file or a DNS name) has attached it
 			done.NotApplied = append(done.NotApplied, id)
 			b.log.Warn("updating a replica failed, keeping its configuration", "replica", id, "err", err)
 		case added:
@@ -268,7 +268,7 @@ func (b *balancer) attachReplicas(was, wanted []service.ReplicaConfig, done *tel
 	return slices.Sorted(maps.Keys(old))
 }
 
-// removeReplicas drains replicas that were removed. One that is attached for another reason is not removed.
+// removeReplicas drains replicas that were removed. One that another origin has attached is not removed.
 func (b *balancer) removeReplicas(ids []string, done *telemetry.Reload, report func(string, ...any)) {
 	for _, id := range ids {
 		switch held, owned := b.fleet.removeWhenIdle(id, originConfig); {

@@ -32,16 +32,16 @@ func (b *balancer) removals() admin.RemovalStore {
 
 // AnnounceRemovals implements admin.RemovalStore. It repeats an attempt that another balancer's write made fail, until ctx
 // ends.
-func (s removalStore) AnnounceRemovals(ctx context.Context, handles []string) error {
+func (s removalStore) AnnounceRemovals(ctx context.Context, machineHandles []string) error {
 	for {
-		err := s.tryAnnounce(ctx, handles)
+		err := s.tryAnnounce(ctx, machineHandles)
 		if !errors.Is(err, store.ErrConflict) || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-func (s removalStore) tryAnnounce(ctx context.Context, handles []string) error {
+func (s removalStore) tryAnnounce(ctx context.Context, machineHandles []string) error {
 	key := telemetry.RemovalsKey(s.service)
 	var r telemetry.Removals
 	old, revision, err := s.kv.Get(ctx, key)
@@ -53,7 +53,7 @@ func (s removalStore) tryAnnounce(ctx context.Context, handles []string) error {
 	case json.Unmarshal(old, &r) != nil:
 		r = telemetry.Removals{} // damaged: it is replaced
 	}
-	if r, err = r.With(handles, time.Now()); err != nil {
+	if r, err = r.With(machineHandles, time.Now()); err != nil {
 		return err
 	}
 	text, err := json.Marshal(r)

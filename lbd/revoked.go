@@ -26,12 +26,12 @@ func (r *revoked) isRevoked(s *tls.ConnectionState) bool {
 
 // reloadRevoked loads a newer list, and logs each problem once.
 func (b *balancer) reloadRevoked() {
-	if b.member == nil {
+	if b.identity == nil {
 		return
 	}
 	b.reloading.Lock()
 	defer b.reloading.Unlock()
-	r := b.member.revoked
+	r := b.identity.revoked
 	changed, err := r.Reload()
 	problem := ""
 	if err != nil {

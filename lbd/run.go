@@ -131,19 +131,19 @@ func Run(ctx context.Context, cfg service.BalancerConfig, opts Options) error {
 
 // balancer is one balancer process.
 type balancer struct {
-	cfg     service.BalancerConfig // as started; current includes later changes
-	current atomic.Pointer[service.BalancerConfig]
+	cfg     service.BalancerConfig                 // as started, with the ports in use
+	current atomic.Pointer[service.BalancerConfig] // the same with the changes of reloads
 	opts    Options
 	log     *slog.Logger
 
 	public, adminPort net.Listener
-	challengeListener net.Listener // for HTTP challenges; nil = none
-	cert              *certificate // nil without TLS
-	member            *member      // nil without an identity
+	challengeListener net.Listener     // for HTTP challenges; nil = none
+	cert              *certificate     // nil without TLS
+	identity          *serviceIdentity // nil without one
 	record            *os.File
 
 	reloading  sync.Mutex             // guards the following fields, and serializes reloads
-	configured service.BalancerConfig // cfg with the listen addresses as configured
+	configured service.BalancerConfig // as last loaded: current with the configured addresses, whose port may be 0
 	keys       []service.APIKey
 	engineKeys engineKeys // as read at the start; the fleet has later ones
 	providers  []proxy.ProviderAccess
@@ -190,7 +190,7 @@ func (b *balancer) acquire() (err error) {
 		b.cert = &certificate{}
 		b.cert.replace(pair)
 	}
-	if b.member, err = newMember(b.cfg.Identity); err != nil {
+	if b.identity, err = newServiceIdentity(b.cfg.Identity); err != nil {
 		return err
 	}
 	if b.public, err = net.Listen("tcp", b.cfg.Listen); err != nil {
@@ -262,7 +262,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	o.CheckContinuation = true
 	o.Version = b.opts.Version
 	o.SharePrefixes, o.ExposeCache = b.cfg.Balancer.SharePrefixes, b.cfg.Balancer.ExposeCache
-	secure := b.member.clientTLS(identity.Replica)
+	secure := b.identity.clientTLS(identity.Replica)
 	if secure != nil {
 		o.MTLSTransport = wire.NewTransport(wire.Options{Allow: allow, Direct: true, TLS: secure})
 	}
@@ -301,7 +301,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	b.history = newHistory(b.cfg.ID, b.runtime.History, points, b.log)
 	b.usage = newUsage(b.cfg, b.runtime, b.usageStore(), b.log)
 	b.registry = b.newRegistry()
-	b.metrics = newMetrics(b.registry, b.cert, b.member)
+	b.metrics = newMetrics(b.registry, b.cert, b.identity)
 	starts := newStartMetrics(b.registry, time.Now())
 	b.scaling.changed = func(s *telemetry.Scaling) { starts.count(time.Now(), s) }
 	b.registry.MustRegister(alertCollector{b}, b.tokens, b.fleet.caches)
@@ -334,7 +334,7 @@ func (b *balancer) pointStore(ctx context.Context) (PointStore, error) {
 	}
 	options := []store.Option{store.ForService(b.cfg.Service), store.Lazy(), store.ClientName(b.cfg.ID), store.Logger(b.log), store.FilesIn(b.opts.Files)}
 	if b.cfg.StoreMTLS {
-		options = append(options, store.Secure(b.member.clientTLS(identity.Controller)))
+		options = append(options, store.Secure(b.identity.clientTLS(identity.Controller)))
 	}
 	s, err := store.Connect(ctx, b.cfg.StoreURL, b.cfg.StoreToken, options...)
 	if err != nil {
@@ -365,10 +365,10 @@ func (b *balancer) specReader() func() ([]byte, error) {
 func (b *balancer) watchForReloads(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	if b.cert != nil || b.member != nil {
+	if b.cert != nil || b.identity != nil {
 		watching.Go(func() { runEvery(ctx, certificateInterval, b.reloadCertificates) })
 	}
-	if b.member != nil {
+	if b.identity != nil {
 		watching.Go(func() { runEvery(ctx, revokedInterval, b.reloadRevoked) })
 	}
 	for {
@@ -507,7 +507,7 @@ func (b *balancer) server(h http.Handler) *http.Server {
 }
 
 // reportPanics logs panics of handlers as errors; the servers log them at level debug. A panic ends
-// its connection. A panic in a decision ends the process earlier.
+// its connection. A panic in lbd/core does not reach it: it ends the process (lbd/proxy/crash.go).
 func (b *balancer) reportPanics(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -26,7 +26,7 @@ const (
 	// maxStoredMonths months with usage are kept, regardless of the time of the clocks: the current
 	// one, those before it, and one that a wrong clock created.
 	maxStoredMonths   = usageMonths + 2
-	maxFinalPushes    = 3                      // a write that timed out may still complete, once, in addition to the last one
+	maxFinalPushes    = 3                      // two may conflict: with an own write that timed out and completed late, and with one of another process
 	finalPushInterval = 200 * time.Millisecond // between the last pushes to an unavailable store
 )
 
@@ -60,7 +60,7 @@ type keyAccounts interface {
 }
 
 // usage stores the usage of API keys at this balancer, reads the usage at the other balancers, and
-// reports the sum to the balancer.
+// passes the sum to the proxy, which enforces the quotas.
 type usage struct {
 	balancer    string
 	region      service.Region
@@ -76,7 +76,7 @@ type usage struct {
 	tenants   map[string]telemetry.Usage    // those of tenants with limits
 	ownParts  map[store.UsagePart]*ownPart
 	stored    map[store.UsagePart][]telemetry.UsageRow // as reported by the store
-	reported  map[string]bool                          // keys whose usage was passed to the balancer
+	reported  map[string]bool                          // keys whose usage was passed to the proxy
 }
 
 // series identifies a row.
@@ -222,8 +222,8 @@ func (u *usage) countUsage(now time.Time) {
 		since = now
 	}
 	month, day := telemetry.MonthOf(since), telemetry.DayOf(since)
-	u.tenants = u.keys.TenantUsage()           // before that of the keys: what is used meanwhile counts twice until the next count, not never
-	counted := map[series]telemetry.KeyUsage{} // without the accounts that were dropped: another account of the user begins at 0
+	u.tenants = u.keys.TenantUsage()           // before that of the keys: usage in between counts twice until the next count, which is better than not at all
+	counted := map[series]telemetry.KeyUsage{} // without the quota accounts that were dropped from memory: a new account of the same user counts from 0
 	for _, k := range u.keys.KeyUsage() {
 		id := series{k.Key, k.Model, u.region}
 		counted[id] = k
@@ -273,9 +273,9 @@ func (u *usage) pushUsage(ctx context.Context) {
 			u.pruned = saved
 		}
 	}
-	if away := err != nil; away != u.unavailable {
-		u.unavailable = away
-		if away {
+	if failed := err != nil; failed != u.unavailable {
+		u.unavailable = failed
+		if failed {
 			u.log.Warn("storing usage of API keys failed, retrying", "err", err)
 		} else {
 			u.log.Info("storing usage of API keys succeeded again")

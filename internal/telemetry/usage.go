@@ -65,7 +65,8 @@ type KeyUsage struct {
 	// Tenant is set only if it is required: for users, and for keys of tenants with limits.
 	Tenant string `json:"tenant,omitempty"`
 	Model  string `json:"model"`
-	// Account distinguishes counts that start again: an account that was dropped and opened again.
+	// Account is the number of the quota account that counted. If that account is dropped from memory, a new one counts
+	// from 0, with another number.
 	Account int64 `json:"account,omitempty"`
 	Usage
 }

@@ -23,7 +23,7 @@ func desk(t *testing.T, now *time.Time) (operator, guest *telemetry.Client) {
 		t.Cleanup(s.Close)
 		return telemetry.NewClient(s.URL, s.Client())
 	}
-	return dial(a.ServeMember), dial(a.ServeGuest)
+	return dial(a.ServeCertified), dial(a.ServeGuest)
 }
 
 func mailboxNumber(i int) string { return fmt.Sprintf("%032x", i) }

@@ -25,7 +25,7 @@ func (f *fakeRemovals) AnnounceRemovals(_ context.Context, handles []string) err
 func TestRemovalsAreAnnounced(t *testing.T) {
 	removals := &fakeRemovals{}
 	a := api(&balancer{}, func(o *Options) { o.Removals = removals })
-	srv := httptest.NewServer(http.HandlerFunc(a.ServeMember))
+	srv := httptest.NewServer(http.HandlerFunc(a.ServeCertified))
 	defer srv.Close()
 	if err := telemetry.NewClient(srv.URL, srv.Client()).AnnounceRemovals(t.Context(), []string{"i-1", "i-2"}); err != nil || !slices.Equal(removals.handles, []string{"i-1", "i-2"}) {
 		t.Errorf("announced %q, %v", removals.handles, err)

@@ -251,8 +251,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.serveRequest(w, r, a.opts.Token != "", a.authorized(r))
 }
 
-// ServeMember is ServeHTTP for a client that a certificate authorizes; it needs no token.
-func (a *API) ServeMember(w http.ResponseWriter, r *http.Request) { a.serveRequest(w, r, true, true) }
+// ServeCertified is ServeHTTP for a client that a certificate authorizes; it needs no token.
+func (a *API) ServeCertified(w http.ResponseWriter, r *http.Request) {
+	a.serveRequest(w, r, true, true)
+}
 
 // Forbid responds with 403 to a client that is authenticated but not authorized.
 func (a *API) Forbid(w http.ResponseWriter, reason string) {

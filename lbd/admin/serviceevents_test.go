@@ -57,7 +57,7 @@ func TestActorOfRecordedEvents(t *testing.T) {
 			if c.certified != "" {
 				r = WithActor(r, c.certified)
 			}
-			a.ServeMember(w, r)
+			a.ServeCertified(w, r)
 		})
 		srv := httptest.NewServer(handler)
 		err := telemetry.NewClient(srv.URL, srv.Client()).RecordEvents(t.Context(), []telemetry.Event{{Actor: c.stated, Kind: telemetry.EventDrain, Object: "us-0", Message: "drained us-0"}})
@@ -128,7 +128,7 @@ func TestCommandEndsAfterItsEventIsStored(t *testing.T) {
 func TestQueryOfEvents(t *testing.T) {
 	log := &fakeEvents{report: telemetry.EventReport{Problem: "store unavailable"}}
 	a := api(&balancer{}, func(o *Options) { o.Events = log })
-	srv := httptest.NewServer(http.HandlerFunc(a.ServeMember))
+	srv := httptest.NewServer(http.HandlerFunc(a.ServeCertified))
 	defer srv.Close()
 	since := time.Date(2026, 11, 24, 12, 0, 0, 5, time.UTC)
 	q := telemetry.EventQuery{Since: since, Kinds: []telemetry.EventKind{"death", "a b"}, Region: "local/us", Limit: 3}
