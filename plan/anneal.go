@@ -320,7 +320,7 @@ func (a *annealing) updateReuseSavings(at int, from, to []int) float64 {
 
 // applyMove applies a move with the given change of cost, penalties excluded.
 func (a *annealing) applyMove(at, to int, costChange float64) {
-	a.recordBest() // the move leaves counts that may be the best, also for cheaper ones that are infeasible
+	a.recordBest() // before the move: the present counts may be the best feasible ones, and the next ones infeasible
 	from, next := a.costAndUse(at, a.candidateIndex[at]), a.costAndUse(at, to)
 	a.cost += costChange
 	for t, l := range a.c.links[at] {

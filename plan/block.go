@@ -248,8 +248,9 @@ func (bs *blockSearch) searchFrom(k int, cost, capacityTPS float64, count int) {
 	}
 }
 
-// maxEnumeratedCount is the number of units of an offering up to which cheapest visits all of its counts, not only the breakpoints.
-// Then the counts that it returns satisfy binding capacities more often.
+// maxEnumeratedCount is the number of units of an offering up to which cheapest visits all of its counts, not only the
+// breakpoints. Of equally cheap counts, it then finds those near likelyCount first. They satisfy capacities that several
+// blocks share more often than breakpoints do.
 const maxEnumeratedCount = 1000
 
 // breakpointsOf returns the counts at which the cost of the last offering, which is piecewise linear, changes its slope or

@@ -184,8 +184,8 @@ func (p *Problem) describeConflict(set []relaxable) string {
 	return strings.Join(append(limits, needs), "; ")
 }
 
-// minReplicasNeeded returns the minimum number of replicas that the constraints require on
-// the capacities among them (needed), and the sum of these capacities (has).
+// minReplicasNeeded returns how many replicas the constraints of a set require, at least, in the regions and on the GPUs
+// whose capacities are in the set (needed), and how many these capacities allow together (has).
 func (p *Problem) minReplicasNeeded(set []relaxable) (needed, has int) {
 	q := p.withOnly(slices.DeleteFunc(slices.Clone(set), func(d relaxable) bool { return d.kind == capacityRelaxable }))
 	q.SwitchCostUSD, q.Egress, q.CapacityType = nil, nil, nil

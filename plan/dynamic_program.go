@@ -18,8 +18,8 @@ type dynamicProgram struct {
 	remainingPartials int     // partial choices that may still be created
 	items             [][]candidate
 	rows              [][]int // by item: the row of each entry of its candidates' use, -1 to ignore it
-	open              []bool  // by row: later searches use it too, so that its slack is unknown
-	incomparable      bool    // partial choices are not compared, because costs are comparable only for complete ones
+	open              []bool  // by row: items of later searches use it too, so the slack that remains in the end is unknown
+	incomparable      bool    // partial choices are not compared: with switch costs, only the costs of complete choices are comparable
 	// minUse and maxUse are the minimum and maximum use of each row by the items from a stage on.
 	minUse, maxUse [][]float64
 	last           []int // by row: the stage of its last item

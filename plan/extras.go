@@ -174,7 +174,7 @@ func (p *Problem) canTakeOverVMs(i, k int) bool {
 
 // reuseSavings returns the saving of a region's counts on one GPU against starting every replica beyond the current
 // ones on a new VM. Running VMs go where they save most: to a model's own replicas (saving the start cost) or to
-// another model's (saving the start cost less the switch cost). A non-nil share is set to the number of VMs that each
+// another model's (saving the start cost minus the switch cost). A non-nil share is set to the number of VMs that each
 // model takes over. This greedy assignment is exact because every choice uses one VM.
 func (p *Problem) reuseSavings(j, k int, count func(i int) int, share []int) float64 {
 	type use struct {

@@ -19,18 +19,20 @@ const maxCount = 1_000_000_000
 type Problem struct {
 	Models  []string `json:"models"`
 	Regions []string `json:"regions"`
-	GPUs    []string `json:"gpus"`
+	// GPUs are the offerings of index k, also called "GPU k": a type and count of GPUs with one capacity type. Several may
+	// have the same GPU: see CapacityType.
+	GPUs []string `json:"gpus"`
 	// Current is the number of replicas of model i that run in region j on GPU k now. The JSON keys
 	// from n to epsilon are the paper's letters.
 	Current [][][]int `json:"n"`
-	// ReplicaTPS is the throughput of one replica of model i on GPU k, in prompt tokens per second; 0 =
-	// the model does not run there.
+	// ReplicaTPS is the throughput of one replica of model i on GPU k, in uncached prompt tokens per second;
+	// 0 = the model does not run there.
 	ReplicaTPS [][]float64 `json:"theta"`
 	// PricePerHour is the price of a replica on GPU k, in USD per hour.
 	PricePerHour []float64 `json:"alpha"`
 	// StartCostUSD is the cost of starting a replica of model i on GPU k, in USD.
 	StartCostUSD [][]float64 `json:"sigma"`
-	// LoadTPS is the load to plan for, of model i in region j in window w, in prompt tokens per second.
+	// LoadTPS is the load to plan for, of model i in region j in window w, in uncached prompt tokens per second.
 	LoadTPS [][][]float64 `json:"rho"`
 	// LocalShare is the share of its own peak that a region must be able to serve itself, above 0 and
 	// at most 1. Other regions may serve the remainder.

@@ -9,12 +9,13 @@ import (
 	"skyserve/internal/service"
 )
 
-// basePriceFactor is the planned price of an on_demand_base replica as a share of the price of spot or flex-start. It is
-// below 1 so that the base is used first, and near 1 so that a plan does not choose other GPUs.
+// basePriceFactor is the planned price of a replica of the on-demand base as a share of the price of spot or flex-start. It is
+// below 1 so that the base is used first, and near 1 so that a plan does not choose other GPUs. The on-demand base
+// (on_demand_base of a region) is the number of replicas of each model that never run on spot or flex-start.
 const basePriceFactor = 0.999
 
-// offering is a GPU class with one capacity type. onDemandBase marks the replicas of on_demand_base. The index of an
-// offering is the problem's index k.
+// offering is a GPU class with one capacity type. onDemandBase: it is for replicas of the on-demand base only. The index
+// of an offering is the problem's index k.
 type offering struct {
 	gpuClass
 	capacityType service.CapacityType
@@ -114,7 +115,9 @@ func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu):
 		return 0
 	case cloud == service.CloudStatic:
-		sources := len(region.Endpoints) // addresses, not an endpoint of a plan; one replica each, but none of a DNS name or a file: their replicas.max is 0
+		// Endpoints are addresses here, not endpoints of a plan (doc.go): one replica each. DNS names and the file are
+		// counted too, which makes no difference: replicas.max is at most the number of addresses.
+		sources := len(region.Endpoints)
 		if region.EndpointsFile != "" {
 			sources++
 		}

@@ -58,11 +58,11 @@ type Tracking struct {
 // isThreshold reports whether the threshold rule decides.
 func (t Tracking) isThreshold() bool { return t.StabilizationWindow <= 0 }
 
-// loadTracker computes, minute by minute, the number of replicas that a load needs: the number that serves the
-// highest load of the window at trackedUtilisation, or that of the headroom or of the forecast if it is higher. Replicas
-// are added at once. The count is at most that of the threshold rule, or that for the load of the last minute if it is higher. The
-// tracker compares itself with the threshold rule from its first minute on. Loads are in replicas: load divided by a
-// replica's throughput.
+// loadTracker computes, minute by minute, the number of replicas that a load needs: the highest of three numbers, those
+// that serve the highest load of the window at trackedUtilisation, that the headroom requires and that the forecast
+// requires. The count is at most the higher of two: that of the threshold rule, and that for the load of the last minute.
+// Replicas are added at once. The tracker compares itself with the threshold rule from its first minute on. Loads are in
+// replicas: load divided by a replica's throughput.
 type loadTracker struct {
 	tracking  Tracking
 	threshold int // the count of the threshold rule
@@ -206,12 +206,14 @@ func (l *ruleComparison) addMinute(load float64) {
 	l.thresholdOverload += overloadOf(load, int32(min(l.threshold.ready, math.MaxInt32)))
 }
 
-// limit limits the required count. If the tracker has had more overload than the threshold rule and the tolerance allow,
-// the count is at least that of the rule. Otherwise the tracker uses the overload that it has avoided so far to save
-// replicas: n replicas fewer than the rule cause an overload of at most n in each minute until others are ready. With the
-// largest n that the avoided overload permits, the count is at most that of the rule minus n, except that it may
-// be as high as the count for the last load. The saved replica-minutes limit how far a count exceeds that of the rule: n
-// replicas more use n replica-minutes in each minute of a start-up.
+// limit limits the required count by two budgets, both for the startUp+1 minutes until other replicas are ready:
+//
+//   - Overload. A tracker that has had more overload than the threshold rule and the tolerance allow has at least the
+//     count of the rule. Any other one spends the overload that it has avoided: n replicas fewer than the rule cause an
+//     overload of at most n a minute. So the count is at most that of the rule minus n, for the largest n that the avoided
+//     overload pays for, or that for the last load if it is higher.
+//   - Replicas. A count above that of the rule is paid with the replica-minutes that the tracker has saved: n replicas more
+//     use n a minute.
 func (l *ruleComparison) limit(required, threshold, last, startUp int, tolerance float64) int {
 	avoided := l.thresholdOverload - l.ownOverload
 	if avoided < -relTolerance-tolerance*l.load {
