@@ -358,16 +358,16 @@ func noEOF(err error) error {
 
 // RestoreBackup replaces the service's streams with those of a backup, which CheckBackup should have accepted
 // before. It returns a *telemetry.BackupError for a backup whose first line is damaged, or for that of another service. Without force,
-// it returns a *telemetry.NewerStoreError if the store contains messages from before the backup: it may then be the
-// store that was backed up, and the restore would discard everything stored since. While another restore runs, it
+// it returns a *telemetry.NewerStoreError if the store existed before the backup, as messages from before it show: it is then
+// probably the store that was backed up, and the restore would discard what it has stored since. While another restore runs, it
 // returns telemetry.ErrRestoreRunning.
 //
 // The store is unchanged after a BackupError, after a NewerStoreError and after ErrRestoreRunning. After any other error it may be incomplete: repeat the restore. If it then fails with a
 // NewerStoreError, part of the store was replaced before, or the store has newer data: repeat it with force if that data
 // may be discarded.
 //
-// Revisions of keys continue from those of the backup and may be lower than before; fencing tokens in this store are
-// not. A holder that has renewed its lease since the backup loses it, and must acquire it again. A store that
+// Revisions of keys continue from those of the backup and may be lower than before; fencing tokens of this store
+// never decrease. A holder that has renewed its lease since the backup loses it, and must acquire it again. A store that
 // replaces a lost one does not know the tokens that were issued after the backup, and may issue them again.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, service string, force bool) (telemetry.Backup, error) {
 	d, err := openBackup(r)
@@ -443,8 +443,8 @@ func (s *Store) restoreStreams(ctx context.Context, nc *nats.Conn, d *backupRead
 	})
 }
 
-// newerStore returns a *telemetry.NewerStoreError if the store may be the one that was backed up, with newer data. The sign is
-// a message from before the backup: a store that replaces a lost one has only later messages.
+// newerStore returns a *telemetry.NewerStoreError if the store may be the one that was backed up and has stored newer data
+// since. It is recognized by messages from before the backup: a store that replaces a lost one has only later messages.
 func newerStore(b telemetry.Backup, infos []*jetstream.StreamInfo) error {
 	e := &telemetry.NewerStoreError{Backup: b.At}
 	older := false

@@ -22,7 +22,8 @@ type healing struct {
 	since time.Time // when members were first missing; zero = none is missing
 }
 
-// isDue reports whether the leader steps down now. missing means that streams lack members that the cluster has.
+// isDue reports whether the leader steps down now. missing means that streams have too few copies although enough members
+// of the cluster respond.
 func (h *healing) isDue(now time.Time, missing bool) bool {
 	switch {
 	case !missing:

@@ -39,7 +39,8 @@ func (s *Store) withStateBucket(ctx context.Context, key, operation string, f fu
 
 // Get returns the value of a key and its revision. It fails with ErrNotFound or ErrUnavailable. It sees every write that
 // was acknowledged before, with one exception: a member of a cluster that is partitioned from the majority may return an
-// older value for up to 4 s (see quorumTimeout). Base decisions on a compare-and-swap or a lease.
+// older value for up to 4 s: quorumTimeout, and up to 1 s more until the leader checks it. Base decisions on a
+// compare-and-swap or a lease.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
 	err = s.withStateBucket(ctx, key, readOperation, func(ctx context.Context, kv jetstream.KeyValue) error {
 		return retryRead(ctx, s.newestConn(), func(ctx context.Context) error {

@@ -13,9 +13,9 @@ import (
 // leaseRecord is the value of a lease's key.
 type leaseRecord struct {
 	Holder string `json:"holder"`
-	// Term is unique to one acquisition: it identifies the holder's own write if the
+	// AcquisitionID is unique to one acquisition: it identifies the holder's own write if the
 	// acknowledgement of that write was lost. Stored records contain it under a former name.
-	Term string `json:"tenure"`
+	AcquisitionID string `json:"tenure"`
 	// TTLMillis is the holder's ttl; others wait at least this long.
 	TTLMillis int64 `json:"ttl_ms"`
 }
@@ -74,7 +74,7 @@ func (s *Store) Acquire(ctx context.Context, name, holder string, ttl time.Durat
 	if !keyRE.MatchString(name) || ttl <= 0 {
 		return nil, fmt.Errorf("acquiring lease %q for %s: the name must be letters, digits and _ / = - . and the ttl above 0, got ttl %s", name, holder, ttl)
 	}
-	value, err := json.Marshal(leaseRecord{Holder: holder, Term: rand.Text(), TTLMillis: ttl.Milliseconds()})
+	value, err := json.Marshal(leaseRecord{Holder: holder, AcquisitionID: rand.Text(), TTLMillis: ttl.Milliseconds()})
 	if err != nil {
 		return nil, fmt.Errorf("acquiring lease %q: %w", name, err)
 	}

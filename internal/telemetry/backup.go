@@ -32,8 +32,8 @@ func (e *BackupError) Error() string { return e.Problem }
 // ErrRestoreRunning means that another restore into the same store has not ended. Nothing was changed.
 var ErrRestoreRunning = errors.New("another restore into this store is running")
 
-// NewerStoreError means that a store was written before a backup was made, so that a restore would discard
-// what was written since.
+// NewerStoreError means that a store is probably the one that was backed up, because it was written before the backup was
+// made. So it has newer data than the backup, and a restore would discard them.
 type NewerStoreError struct {
 	// Backup is when the backup was made, Newest when the store was last written.
 	Backup, Newest time.Time
