@@ -29,7 +29,7 @@ func (w *world) addLoad(phase func(time.Duration) time.Duration) error {
 		if w.rows, err = w.scenario.Trace.Open(); err != nil {
 			return err
 		}
-		w.awaitRow()
+		w.scheduleRow()
 		return nil
 	case w.scenario.Rate > 0:
 		w.addArrivals()
@@ -38,8 +38,8 @@ func (w *world) addLoad(phase func(time.Duration) time.Duration) error {
 	return w.addClients(phase)
 }
 
-// awaitRow schedules the next row of the trace, if any.
-func (w *world) awaitRow() {
+// scheduleRow schedules the next row of the trace, if any.
+func (w *world) scheduleRow() {
 	row, err := w.rows.Next()
 	switch {
 	case errors.Is(err, io.EOF):
@@ -66,7 +66,7 @@ func (w *world) replay() {
 		ask = w.row.Request(w.setup.Seed, "")
 	}
 	w.issue(w.newRowRequest(region, ask))
-	w.awaitRow()
+	w.scheduleRow()
 }
 
 // oneRow is the workload of a row: a single request.
@@ -93,12 +93,12 @@ func (w *world) addArrivals() {
 			}
 		}
 		w.arrivals = append(w.arrivals, a)
-		w.awaitSession(i)
+		w.scheduleSession(i)
 	}
 }
 
-// awaitSession schedules the next session of a region, if it starts before the end of the run.
-func (w *world) awaitSession(region int) {
+// scheduleSession schedules the next session of a region, if it starts before the end of the run.
+func (w *world) scheduleSession(region int) {
 	if at := w.arrivals[region].nextArrival(w.now, w.scenario.Duration); at < w.scenario.Duration {
 		w.queue.pushEvent(event{at: at, kind: evSession, index: int32(region)})
 	}
@@ -114,7 +114,7 @@ func (w *world) beginSession(region int) {
 	}
 	a.begun++
 	w.issueAll(w.newRequests(c, nil, c.workload.Next()))
-	w.awaitSession(region)
+	w.scheduleSession(region)
 }
 
 // nextArrival returns the start of the next session after now; end or later if there is none before end. It

@@ -58,7 +58,7 @@ func auditReplica(r *replica) error {
 // requests than were sent to them, and that no more requests finished at balancers than at the engines.
 func (w *world) auditClients() error {
 	t := &w.tally
-	if ended := t.done + t.failures + t.cancelled + t.lost; ended > t.issued {
+	if ended := t.completed + t.failures + t.cancelled + t.lost; ended > t.issued {
 		return fmt.Errorf("clients: %d requests ended of %d issued", ended, t.issued)
 	}
 	var arrived, in, out, finishedHere, finished int64
@@ -77,8 +77,8 @@ func (w *world) auditClients() error {
 		return fmt.Errorf("balancers: received %d requests from peers, which forwarded %d", in, out)
 	case finishedHere > finished+in:
 		return fmt.Errorf("balancers: finished %d requests, %d of them forwarded, but replicas finished %d", finishedHere, in, finished)
-	case int64(t.done) > finished:
-		return fmt.Errorf("clients: received %d responses, but engines finished %d", t.done, finished)
+	case int64(t.completed) > finished:
+		return fmt.Errorf("clients: received %d responses, but engines finished %d", t.completed, finished)
 	}
 	return nil
 }

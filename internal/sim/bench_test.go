@@ -56,7 +56,7 @@ func benchmarkLight(b *testing.B, policy, mode string, layout Layout) {
 	events := int64(0)
 	for b.Loop() {
 		r := run(b, s, Setup{Policy: policy, Push: push(b, mode), Layout: layout, Seed: 1})
-		if r.Totals.Answered != requests {
+		if r.Totals.Completed != requests {
 			b.Fatalf("completed %+v", r.Totals)
 		}
 		events += r.Totals.Events
@@ -78,7 +78,7 @@ func BenchmarkFull(b *testing.B) {
 	requests, events := 0, int64(0)
 	for b.Loop() {
 		r := run(b, s, Setup{Policy: "skylb", Push: push(b, "pending"), Layout: Regional, Seed: 1})
-		requests += r.Totals.Answered
+		requests += r.Totals.Completed
 		events += r.Totals.Events
 	}
 	b.ReportMetric(float64(requests)/b.Elapsed().Seconds(), "requests/s")

@@ -92,11 +92,11 @@ func (s *Scenario) heavy() string {
 
 // newRequests creates requests for a client's next requests; before is its previous request.
 func (w *world) newRequests(c *client, before *clientRequest, requests []workload.Request) []*clientRequest {
-	flights := make([]*clientRequest, 0, len(requests))
+	issued := make([]*clientRequest, 0, len(requests))
 	for _, r := range requests {
-		flights = append(flights, w.newRequest(c, before, r))
+		issued = append(issued, w.newRequest(c, before, r))
 	}
-	return flights
+	return issued
 }
 
 func (w *world) newRequest(c *client, before *clientRequest, r workload.Request) *clientRequest {
@@ -216,8 +216,8 @@ func (f *clientRequest) finished(ev *engine.Event) {
 }
 
 // issueAll sends requests to their clients' balancers.
-func (w *world) issueAll(flights []*clientRequest) {
-	for _, f := range flights {
+func (w *world) issueAll(requests []*clientRequest) {
+	for _, f := range requests {
 		w.issue(f)
 	}
 }
@@ -250,7 +250,7 @@ func (w *world) deliver(f *clientRequest, msg message, at time.Duration) {
 			w.violate("request %s: issued at %v, first token at %v, finished at %v", f.id, f.issued, f.first, at)
 		}
 		f.ended = true
-		w.tally.completed(at >= w.warmupEnd(), at, f)
+		w.tally.addCompleted(at >= w.warmupEnd(), at, f)
 		w.issueNext(f)
 	case msgBroken, msgRefused:
 		f.ended = true

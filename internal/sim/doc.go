@@ -14,6 +14,9 @@
 // each token, so that its prefix matches and the engine's cache hits refer to the same
 // tokens.
 //
+// A leg is a request's time at one balancer. A forwarded request has two: one at the balancer that forwarded it, and one
+// at the peer that serves it.
+//
 // Faults are part of a scenario: replicas, balancers and links that fail and recover, slow replicas,
 // probes that are lost or delayed. The invariants hold with faults too.
 //

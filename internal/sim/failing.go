@@ -7,7 +7,7 @@ import (
 	"skyserve/lbd/core"
 )
 
-// Values of event.from in an evFault.
+// Values of event.arg in an evFault.
 const (
 	faultBegins = 0
 	faultEnds   = 1
@@ -20,8 +20,8 @@ func (w *world) addFaults() {
 		if f.Kind.ofProbes() {
 			continue
 		}
-		w.queue.pushEvent(event{at: f.From, kind: evFault, index: int32(i), from: faultBegins})
-		w.queue.pushEvent(event{at: w.scenario.end(f), kind: evFault, index: int32(i), from: faultEnds})
+		w.queue.pushEvent(event{at: f.From, kind: evFault, index: int32(i), arg: faultBegins})
+		w.queue.pushEvent(event{at: w.scenario.end(f), kind: evFault, index: int32(i), arg: faultEnds})
 	}
 }
 
@@ -104,9 +104,9 @@ func pairOf(a, b *node) [2]int32 {
 
 // cutLink cuts or restores the link between two balancers. Both ends see their connections break: the
 // forwarding balancer retries, the other one cancels the forwarded requests.
-func (w *world) cutLink(a, b *node, parts bool) {
-	w.links[pairOf(a, b)] = parts
-	if !parts {
+func (w *world) cutLink(a, b *node, cut bool) {
+	w.links[pairOf(a, b)] = cut
+	if !cut {
 		return
 	}
 	for _, end := range [][2]*node{{a, b}, {b, a}} {
@@ -152,7 +152,7 @@ func (w *world) stopBalancer(n *node) {
 
 // scheduleAdoption schedules the adoption of a stopped balancer's replicas.
 func (w *world) scheduleAdoption(n *node) {
-	w.pushEvent(adoptionDelay, event{kind: evAdopt, index: n.index, from: int32(n.lives)})
+	w.pushEvent(adoptionDelay, event{kind: evAdopt, index: n.index, arg: int32(n.lives)})
 }
 
 // adopt transfers the replicas of a balancer to the nearest running one, if it is still down and has not restarted

@@ -66,9 +66,9 @@ type Fault struct {
 }
 
 const (
-	// adoptionDelay is the time until the replicas of a stopped balancer are adopted: three missed
-	// heartbeats.
-	adoptionDelay = 300 * time.Millisecond
+	// adoptionDelay is the time until the replicas of a stopped balancer are adopted: the third failed probe of the
+	// controller, with one every 500 ms (internal/controller/leader.go), is 1 to 1.5 s after the stop.
+	adoptionDelay = 1250 * time.Millisecond
 	// maxSlowdown is the maximum Factor of ReplicaSlow.
 	maxSlowdown = 1000
 	// maxReportDelay is the maximum Delay of ReportDelay.

@@ -58,9 +58,9 @@ type Result struct {
 
 // Totals counts the whole run, including the warm-up.
 type Totals struct {
-	// Issued is the sum of the others: all requests that clients sent.
+	// Issued counts all requests that clients sent. It is the sum of Completed, Failed, Cancelled, Lost and InFlight.
 	Issued    int
-	Answered  int
+	Completed int
 	Failed    int
 	Cancelled int
 	// Lost counts requests lost with a stopped balancer; their clients retried.
@@ -76,7 +76,7 @@ type Totals struct {
 
 // tally accumulates a run's figures.
 type tally struct {
-	issued, done, failures, cancelled, lost int // whole run
+	issued, completed, failures, cancelled, lost int // whole run
 
 	ttft, tpot, e2e sample // after the warm-up
 	rejected        int
@@ -85,10 +85,10 @@ type tally struct {
 }
 
 // inFlight returns the number of unfinished requests.
-func (t *tally) inFlight() int { return t.issued - t.done - t.failures - t.cancelled - t.lost }
+func (t *tally) inFlight() int { return t.issued - t.completed - t.failures - t.cancelled - t.lost }
 
-func (t *tally) completed(warm bool, now time.Duration, f *clientRequest) {
-	t.done++
+func (t *tally) addCompleted(warm bool, now time.Duration, f *clientRequest) {
+	t.completed++
 	if !warm {
 		return
 	}
@@ -125,7 +125,7 @@ func (w *world) beginFigures() {
 func (w *world) worldResult() *Result {
 	t := &w.tally
 	r := &Result{Totals: Totals{
-		Issued: t.issued, Answered: t.done, Failed: t.failures, Cancelled: t.cancelled, Lost: t.lost,
+		Issued: t.issued, Completed: t.completed, Failed: t.failures, Cancelled: t.cancelled, Lost: t.lost,
 		InFlight: t.inFlight(), Events: w.events, Rows: w.taken,
 	}}
 	if w.rows != nil {

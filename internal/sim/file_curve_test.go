@@ -69,7 +69,7 @@ func TestMeasuredMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-	if r.Totals.Answered == 0 {
+	if r.Totals.Completed == 0 {
 		t.Errorf("no request completed: %+v", r.Totals)
 	}
 }

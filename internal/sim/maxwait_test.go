@@ -21,7 +21,7 @@ func TestLongerMaxWaitDoesNoLessWork(t *testing.T) {
 				mean.tokens += float64(l.PromptTokens+l.GeneratedTokens) / seeds
 				mean.output += float64(l.GeneratedTokens) / seeds
 			}
-			mean.requests += float64(r.Totals.Answered) / seeds
+			mean.requests += float64(r.Totals.Completed) / seeds
 		}
 		return mean
 	}

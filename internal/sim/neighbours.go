@@ -58,7 +58,7 @@ func (w *world) requestPrefixesFrom(n, from *node) (more bool) {
 	for len(entries) > 0 {
 		some := entries[:min(prefixBatch, len(entries))]
 		entries = entries[len(some):]
-		w.pushEvent(way, event{kind: evPrefixes, index: n.index, from: from.index, learned: &page{some, n.lives}})
+		w.pushEvent(way, event{kind: evPrefixes, index: n.index, arg: from.index, learned: &page{some, n.lives}})
 	}
 	return more
 }

@@ -57,7 +57,7 @@ func TestNeighboursExchangePrefixes(t *testing.T) {
 			if next.index == 1 && next.at > 30*time.Second {
 				late += len(next.learned.entries)
 			}
-			if w.nodes[next.index].region != w.nodes[next.from].region {
+			if w.nodes[next.index].region != w.nodes[next.arg].region {
 				distant += len(next.learned.entries)
 			}
 		}

@@ -18,7 +18,7 @@ type node struct {
 	region int
 	id     string
 	core   *core.Balancer
-	legs   map[string]*leg // requests at it, by ID
+	legs   map[string]*leg // of the requests at it, by ID
 
 	// cached are the caches of its replicas, as their engines publish them; nil without cache events.
 	cached *cachemap.Map
@@ -274,7 +274,7 @@ func (w *world) heartbeat(n *node) {
 		for _, peer := range w.nodes {
 			if peer != n && !w.isCut(n, peer) {
 				d := w.delay[n.region][peer.region]
-				w.pushEvent(d, event{kind: evPeer, index: peer.index, from: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
+				w.pushEvent(d, event{kind: evPeer, index: peer.index, arg: n.index, peer: &core.PeerReport{Age: d, RTT: 2 * d, Models: loads}})
 			}
 		}
 	}

@@ -25,12 +25,12 @@ const (
 	evProbe                       // index (replica): a probe reads the engine
 	evReport                      // index (replica), probe: a probe's report reaches the balancer
 	evHeartbeat                   // index (balancer): it sends its load to its peers
-	evPeer                        // index (balancer), from, peer: a heartbeat arrives
+	evPeer                        // index (balancer), arg (sender), peer: a heartbeat arrives
 	evTick                        // index (balancer)
 	evRequestPrefixes             // index (balancer): it requests its peers' prefixes
-	evPrefixes                    // index (balancer), from, learned: a response reaches it
-	evFault                       // index (fault), from: 0 = it starts, 1 = it ends
-	evAdopt                       // index (balancer), from: its crash; its replicas are adopted if it is still down since then
+	evPrefixes                    // index (balancer), arg (sender), learned: a response reaches it
+	evFault                       // index (fault), arg: faultBegins or faultEnds
+	evAdopt                       // index (balancer), arg (the number of its crash): its replicas are adopted if it is still down since then
 	evWarmupEnd                   // the warm-up ends
 	evSampleLoad                  // the load is sampled
 )
@@ -53,7 +53,7 @@ type event struct {
 	kind    kind
 	message message
 	index   int32
-	from    int32
+	arg     int32 // its meaning depends on kind
 	try     int32
 	wakeSeq uint64
 	leg     *leg

@@ -109,7 +109,7 @@ func TestRandomRunsKeepInvariants(t *testing.T) {
 
 func checkFigures(rt *rapid.T, s *Scenario, r *Result) {
 	f, n := r.Figures, r.Totals
-	if n.InFlight < 0 || n.Issued != n.Answered+n.Failed+n.Cancelled+n.InFlight {
+	if n.InFlight < 0 || n.Issued != n.Completed+n.Failed+n.Cancelled+n.InFlight {
 		rt.Fatalf("totals do not add up: %+v", n)
 	}
 	if s.ClientTimeout == 0 && n.Cancelled > 0 {
@@ -388,7 +388,7 @@ func TestAuditFindsViolations(t *testing.T) {
 	for name, spoil := range map[string]func(*world){
 		"a request vanishes from a balancer": func(w *world) { clear(w.nodes[0].legs) },
 		"a request vanishes from an engine":  func(w *world) { clear(w.replicas[0].jobs) },
-		"a response comes from nowhere":      func(w *world) { w.tally.done, w.tally.issued = 1<<20, 1<<21 },
+		"a response comes from nowhere":      func(w *world) { w.tally.completed, w.tally.issued = 1<<20, 1<<21 },
 		"more ends than requests":            func(w *world) { w.tally.failures = 1 << 20 },
 		"an event lies in the past":          func(w *world) { w.now += time.Hour; w.stepEvent() },
 		"tokens come from nowhere": func(w *world) {

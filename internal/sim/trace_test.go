@@ -42,7 +42,7 @@ func TestReplayTrace(t *testing.T) {
 	}
 	for range 2 { // each run reads it anew
 		r := run(t, s, Setup{Policy: "skylb", Push: push(t, "pending"), Layout: Regional, Seed: 1})
-		if r.Totals.Rows != 30 || r.Totals.Skipped != 1 || r.Totals.Issued != 30 || r.Totals.Answered < 25 || r.Balancers[1].Arrived != 30 {
+		if r.Totals.Rows != 30 || r.Totals.Skipped != 1 || r.Totals.Issued != 30 || r.Totals.Completed < 25 || r.Balancers[1].Arrived != 30 {
 			t.Errorf("replayed %+v, %+v", r.Totals, r.Balancers)
 		}
 	}

@@ -245,17 +245,17 @@ func (w *world) stepTimed(e *event) {
 	case evHeartbeat:
 		w.heartbeat(w.nodes[e.index])
 	case evPeer:
-		w.peerReport(w.nodes[e.index], w.nodes[e.from], e.peer)
+		w.peerReport(w.nodes[e.index], w.nodes[e.arg], e.peer)
 	case evRequestPrefixes:
 		w.requestPrefixes(w.nodes[e.index])
 	case evPrefixes:
-		w.receivePrefixes(w.nodes[e.index], w.nodes[e.from], e.learned)
+		w.receivePrefixes(w.nodes[e.index], w.nodes[e.arg], e.learned)
 	case evTick:
 		w.tick(w.nodes[e.index])
 	case evFault:
-		w.fault(&w.scenario.Faults[e.index], e.from == faultEnds)
+		w.fault(&w.scenario.Faults[e.index], e.arg == faultEnds)
 	case evAdopt:
-		w.adopt(w.nodes[e.index], e.from)
+		w.adopt(w.nodes[e.index], e.arg)
 	case evWarmupEnd:
 		w.beginFigures()
 	case evSampleLoad:

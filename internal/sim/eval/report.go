@@ -71,7 +71,7 @@ func newReport(p *Comparison, setups []sim.Setup, results []*sim.Result) *SimRep
 	for i, setup := range setups {
 		r.Rows = append(r.Rows, RunRow{
 			Policy: setup.Policy, Push: setup.Push.String(), Layout: setup.Layout, Seed: setup.Seed,
-			RunFigures: results[i].Figures, Requests: results[i].Totals.Answered,
+			RunFigures: results[i].Figures, Requests: results[i].Totals.Completed,
 		})
 		r.Issued += results[i].Totals.Issued
 	}
