@@ -26,10 +26,9 @@ type History struct {
 	Report BuildReport
 }
 
-// NewHistory creates a history from samples of prompt tokens by minute and samples of cached tokens
-// with the same keys, sources and times. missingIsUnknown is that of BuildOptions. It fails like BuildSeries.
-func NewHistory(prompt, cached []Sample, missingIsUnknown bool) (*History, error) {
-	o := BuildOptions{Step: time.Minute, Unit: PromptTokens, MissingIsUnknown: missingIsUnknown}
+// NewHistory creates a history from samples of prompt tokens and samples of cached tokens with the same keys, sources and
+// times. The tokens of a step of several minutes are divided equally among them. It fails like BuildSeries.
+func NewHistory(prompt, cached []Sample, o BuildOptions) (*History, error) {
 	prompts, report, err := BuildSeries(prompt, o)
 	if err != nil || len(prompts) == 0 {
 		return &History{Report: report}, err
@@ -38,11 +37,28 @@ func NewHistory(prompt, cached []Sample, missingIsUnknown bool) (*History, error
 	if err != nil {
 		return nil, err
 	}
-	h := &History{First: prompts[0].Start, Minutes: len(prompts[0].Values), Report: report}
+	h := &History{First: prompts[0].Start, Minutes: len(prompts[0].Values) * int(o.Step/time.Minute), Report: report}
 	for i, k := range prompts {
-		h.Series = append(h.Series, TokenSeries{KeyedSeries: k, Cached: spared[i].Values})
+		k.Values = byMinute(k.Values, o.Step)
+		k.Step = time.Minute
+		h.Series = append(h.Series, TokenSeries{KeyedSeries: k, Cached: byMinute(spared[i].Values, o.Step)})
 	}
 	return h, nil
+}
+
+// byMinute divides each count of a step equally among its minutes. NaN stays NaN.
+func byMinute(counts []float64, step time.Duration) []float64 {
+	n := int(step / time.Minute)
+	if n == 1 {
+		return counts
+	}
+	out := make([]float64, 0, n*len(counts))
+	for _, v := range counts {
+		for range n {
+			out = append(out, v/float64(n))
+		}
+	}
+	return out
 }
 
 // End returns the minute after the last.

@@ -84,7 +84,8 @@ A history is one of these, plain or gzipped, in a file or at a URL:
   - CSV with a header: minute (minutes since the Unix epoch, UTC) or at (a time with its
     UTC offset), model, prompt_tokens and, optionally, region, tier, balancer,
     cached_tokens, requests, output_tokens; or at, model, prompt_tokens_total (a counter,
-    whose increase is used) and, optionally, region, tier, instance (one counter each)
+    whose increase is used) and, optionally, region, tier, instance (one counter each).
+    Rows that are up to 1 hour apart count for that long, e.g. for 5 minutes
   - JSON lines with the same keys, or the response of a balancer's GET /v1/history;
     the address of a balancer's admin API is sufficient
   - a request trace: Azure 2023 and 2024, Mooncake, BurstGPT, Qwen-Bailian, SageServe;

@@ -7,6 +7,7 @@
 package demand
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type Options struct {
 	// Requests selects requests in place of prompt tokens.
 	Requests bool
 	// Step is the length of a step: 0 = the step of the source, which is a minute except
-	// for tables of rates; else a multiple of that.
+	// for tables of rates and for rows of longer steps; else a multiple of that.
 	Step time.Duration
 	// Since is the start time requested from a URL; files are read in full. The zero time
 	// means the whole history of a balancer, and two weeks from Prometheus.
@@ -85,7 +86,7 @@ func LoadTraffic(ctx context.Context, source string, o Options) (h *forecast.His
 		}
 		cached = append(cached, s)
 	}
-	if h, err = forecast.NewHistory(prompt, cached, raw.gapsUnknown); err != nil {
+	if h, err = forecast.NewHistory(prompt, cached, raw.buildOptions()); err != nil {
 		return nil, nil, fmt.Errorf("reading history %s: %w", Redact(source), err)
 	}
 	raw.report.Merge(h.Report)
@@ -96,7 +97,7 @@ func LoadTraffic(ctx context.Context, source string, o Options) (h *forecast.His
 // if forecast.NewHistory does.
 func Traffic(points []telemetry.Point) (*forecast.History, error) {
 	prompt, cached := samplesOf(points)
-	return forecast.NewHistory(prompt, cached, false)
+	return forecast.NewHistory(prompt, cached, (&found{}).buildOptions())
 }
 
 // samplesOf returns the samples of prompt tokens and of cached tokens of points.
@@ -124,8 +125,10 @@ func load(ctx context.Context, source string, o Options) (*found, error) {
 type found struct {
 	points  []telemetry.Point
 	samples []forecast.Sample
-	// window is the step of samples that are request rates; 0 for counts per minute.
+	// window is the step of samples that are request rates; 0 for counts.
 	window time.Duration
+	// step is the step of points; 0 = a minute.
+	step time.Duration
 	// gapsUnknown is true if a minute without a sample is unknown; otherwise it is without load.
 	gapsUnknown bool
 	report      forecast.BuildReport
@@ -154,9 +157,14 @@ func (f *found) history(name string, o Options) (*History, error) {
 	return &History{Series: series, Notes: append(f.notes, f.report.Notes()...)}, nil
 }
 
+// buildOptions are the options for series of prompt tokens.
+func (f *found) buildOptions() forecast.BuildOptions {
+	return forecast.BuildOptions{Step: cmp.Or(f.step, time.Minute), Unit: forecast.PromptTokens, MissingIsUnknown: f.gapsUnknown}
+}
+
 // choose selects the requested quantity.
 func (f *found) choose(requests bool) ([]forecast.Sample, forecast.BuildOptions, error) {
-	o := forecast.BuildOptions{Step: time.Minute, Unit: forecast.PromptTokens, MissingIsUnknown: f.gapsUnknown}
+	o := f.buildOptions()
 	switch {
 	case f.window != 0:
 		o.Step, o.Unit = f.window, forecast.RequestRate

@@ -76,6 +76,34 @@ func TestRead(t *testing.T) {
 			Options{Requests: true, Step: 2 * time.Minute},
 			"m IW, requests by 2m from 1970-01-01T00:00: [5]\n",
 		},
+		"rows by the hour": {
+			"at,model,prompt_tokens\n2025-01-31T12:00:00Z,m,3600\n2025-01-31T13:00:00Z,m,7200\n2025-01-31T15:00:00Z,m,60\n2025-01-31T16:00:00Z,m,0\n",
+			Options{},
+			"m fast, prompt tokens by 1h from 2025-01-31T12:00: [3600 7200 NaN 60 0]\n" +
+				"note: rows are 1h apart: each counts for 1h (if each counts for 1 minute, add a row of 0 prompt tokens for the next minute)\n" +
+				"note: 1 gap (first: m fast at 2025-01-31T14:00:00Z): 1 hour in total are unknown\n",
+		},
+		"two series by five minutes": {
+			"minute,region,model,prompt_tokens\n0,eu,m,1\n2,us,m,2\n5,eu,m,3\n7,us,m,4\n",
+			Options{Step: 10 * time.Minute},
+			"eu m fast, prompt tokens by 10m from 1970-01-01T00:00: [4]\nus m fast, prompt tokens by 10m from 1970-01-01T00:00: [6]\n" +
+				"note: rows are 5m apart: each counts for 5m (if each counts for 1 minute, add a row of 0 prompt tokens for the next minute)\n",
+		},
+		"an idle balancer sends no rows": {
+			`{"minute":0,"balancer":"a","model":"m","prompt_tokens":5}` + "\n" + `{"minute":2,"balancer":"a","model":"m","prompt_tokens":6}` + "\n",
+			Options{},
+			"m fast, prompt tokens by 1m from 1970-01-01T00:00: [5 NaN 6]\nnote: 1 gap (first: m fast at 1970-01-01T00:01:00Z): 1 minute in total are unknown\n",
+		},
+		"few minutes without a step": {
+			"minute,model,prompt_tokens\n0,m,1\n3,m,2\n10,m,3\n",
+			Options{},
+			"m fast, prompt tokens by 1m from 1970-01-01T00:00: [1 NaN NaN 2 NaN NaN NaN NaN NaN NaN 3]\n" +
+				"note: 2 gaps (first: m fast at 1970-01-01T00:01:00Z): 8 minutes in total are unknown\n",
+		},
+		"rows by the day": {
+			"minute,model,prompt_tokens\n0,m,1\n1440,m,2\n2880,m,3\n", Options{},
+			"reading history h: rows must be at most 1h apart, got 24h: write the load of every hour (if each row counts for 1 minute, add a row of 0 prompt tokens for the next minute)",
+		},
 		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: the source contains no request counts"},
 		"azure 2023": {
 			"t_s,input_tokens,output_tokens\n0,10,1\n59,20,1\n130,30,1\n200,40,1\n",
@@ -199,6 +227,15 @@ func TestLoadFiles(t *testing.T) {
 	traffic, _, err := LoadTraffic(t.Context(), file, Options{})
 	if err != nil || traffic.Minutes != 2 || traffic.Series[0].Values[1] != 3 {
 		t.Fatalf("%+v, %v", traffic, err)
+	}
+	if err := os.WriteFile(file, []byte("minute,model,prompt_tokens,cached_tokens\n0,m,120,60\n60,m,0,0\n180,m,60,0\n240,m,60,0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if traffic, _, err = LoadTraffic(t.Context(), file, Options{}); err != nil || traffic.Minutes != 300 {
+		t.Fatalf("rows by the hour: %+v, %v", traffic, err)
+	}
+	if s := traffic.Series[0]; s.Values[0] != 2 || s.Cached[59] != 1 || s.Values[60] != 0 || !math.IsNaN(s.Values[120]) || !math.IsNaN(s.Cached[179]) || s.Values[180] != 1 {
+		t.Errorf("rows by the hour: %v, cached %v", s.Values, s.Cached)
 	}
 	if err := os.WriteFile(file, []byte("t_s,total_rps\n0,2\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -50,7 +50,55 @@ func read(name string, r io.Reader) (*found, error) {
 		return readCounters(name, in)
 	}
 	points, err := telemetry.ReadHistory(name, in)
-	return &found{points: points}, err
+	f := &found{points: points}
+	if err == nil && !slices.ContainsFunc(points, func(p telemetry.Point) bool { return p.Balancer != "" }) {
+		err = f.findStep(name)
+	}
+	return f, err
+}
+
+// maxStep is the maximum step of rows: a plan needs the peaks within a day.
+const maxStep = time.Hour
+
+// findStep finds the step of rows that no balancer wrote: balancers count by minute, and send no row for an idle one. It is
+// the commonest time between consecutive rows of a series, if it occurs twice and most of the others are multiples of it.
+func (f *found) findStep(name string) error {
+	minutes := map[forecast.SeriesKey][]int64{}
+	for _, p := range f.points {
+		key := keyOf(p.Region, p.Model, p.Tier)
+		minutes[key] = append(minutes[key], p.Minute)
+	}
+	counts, all := map[int64]int{}, 0
+	for _, m := range minutes {
+		slices.Sort(m)
+		m = slices.Compact(m)
+		for i := 1; i < len(m); i++ {
+			counts[m[i]-m[i-1]]++
+			all++
+		}
+	}
+	step, multiples := int64(1), 0
+	for d, n := range counts {
+		if n > counts[step] || n == counts[step] && d < step {
+			step = d
+		}
+	}
+	for d, n := range counts {
+		if d%step == 0 {
+			multiples += n
+		}
+	}
+	if step == 1 || counts[step] < 2 || 2*multiples <= all {
+		return nil
+	}
+	f.step = time.Duration(step) * time.Minute
+	const otherwise = "(if each row counts for 1 minute, add a row of 0 prompt tokens for the next minute)"
+	if f.step > maxStep {
+		return fmt.Errorf("reading history %s: rows must be at most %s apart, got %s: write the load of every hour %s",
+			name, forecast.ShortDuration(maxStep), forecast.ShortDuration(f.step), otherwise)
+	}
+	f.notes = append(f.notes, fmt.Sprintf("rows are %[1]s apart: each counts for %[1]s %[2]s", forecast.ShortDuration(f.step), strings.Replace(otherwise, "each row", "each", 1)))
+	return nil
 }
 
 // readRates reads a table of request rates. In a table by client, a missing window means
