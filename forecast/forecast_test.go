@@ -160,6 +160,11 @@ func TestPoints(t *testing.T) {
 	if mean != 3 || hi != 9 {
 		t.Errorf("peak %g, %g", mean, hi)
 	}
+	// Past forecasts were too high: their peaks were lower than this forecast's first step.
+	mean, hi = Forecast{Mean: []float64{5, 3}, Hi90: []float64{6, 4}, Peaks: Peaks{Mean: 3, P50: 3, P90: 4, P95: 4, P99: 4}}.ExpectedPeak()
+	if mean != 5 || hi != 5 {
+		t.Errorf("the peak %g, %g is less than the first step", mean, hi)
+	}
 }
 
 // Forecasts of values four times as large are four times as large: nothing depends on the

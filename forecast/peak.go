@@ -11,11 +11,13 @@ type Peaks struct {
 	P05, P50, P90, P95, P99 float64
 }
 
-// ExpectedPeak returns the expected highest value over the horizon and its 95 % quantile; for a forecast
-// without learned peaks, the highest mean and upper end of the interval.
+// ExpectedPeak returns the expected highest value over the horizon and its 95 % quantile, neither below the highest mean;
+// for a forecast without learned peaks, the highest mean and upper end of the interval. Learned peaks are below the highest
+// mean where earlier forecasts were too high: they correct that error, and the means do not.
 func (f Forecast) ExpectedPeak() (mean, hi float64) {
 	if f.Peaks != (Peaks{}) {
-		return f.Peaks.Mean, f.Peaks.P95
+		top, _ := maxOf(f.Mean)
+		return max(top, f.Peaks.Mean), max(top, f.Peaks.P95)
 	}
 	for i := range f.Mean {
 		mean, hi = max(mean, f.Mean[i]), max(hi, f.Hi90[i])
