@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/lbd/admin"
 	"skyserve/lbd/core"
@@ -479,6 +480,40 @@ func checkKeyBudgets(keys []service.APIKey, models []service.BalancerModel) erro
 	return &ConfigError{
 		Key: "balancer.auth.keys_from", Problem: fmt.Sprintf("the key %q has a budget in USD, and no model has a price", keys[i].Name),
 		Hint: "set models[].price in USD per million tokens",
+	}
+}
+
+// secretRefs returns the sources of the secrets of a configuration.
+func secretRefs(cfg service.BalancerConfig) (refs []string) {
+	if auth := cfg.Balancer.Auth; auth != nil {
+		refs = append(refs, auth.KeysFrom)
+	}
+	if tls := cfg.Balancer.TLS; tls != nil && tls.ACME != nil && tls.ACME.EAB != nil {
+		refs = append(refs, tls.ACME.EAB.HMAC)
+	}
+	for _, r := range cfg.Replicas {
+		refs = append(refs, r.APIKey)
+	}
+	for _, k := range cfg.EngineKeys {
+		refs = append(refs, k.APIKey)
+	}
+	for _, p := range cfg.Providers {
+		refs = append(refs, p.APIKey)
+	}
+	slices.Sort(refs)
+	return slices.Compact(refs)
+}
+
+// warnOfReadableSecrets logs the files with secrets that other users can read.
+func (b *balancer) warnOfReadableSecrets(cfg service.BalancerConfig) {
+	for _, ref := range secretRefs(cfg) {
+		path, isFile := strings.CutPrefix(ref, "file:")
+		if !isFile {
+			continue
+		}
+		if err := identity.CheckMode(path); err != nil {
+			b.log.Warn("a file with a secret is not private", "err", err)
+		}
 	}
 }
 

@@ -46,6 +46,7 @@ func (b *balancer) reload() (telemetry.Reload, error) {
 		done.Restart = append(done.Restart, key)
 	})
 	b.applyReload(to, &done)
+	b.warnOfReadableSecrets(to.cfg)
 	switch {
 	case len(done.Restart) > 0:
 		done.Revision = ""

@@ -182,6 +182,7 @@ func (b *balancer) acquire() (err error) {
 	if len(p) > 0 {
 		return p.first()
 	}
+	b.warnOfReadableSecrets(b.cfg)
 	if t := b.cfg.Balancer.TLS; t != nil && t.ACME == nil {
 		pair, err := loadPair(*t)
 		if err != nil {

@@ -122,3 +122,44 @@ func TestPublicResponsesRevealNothing(t *testing.T) {
 		}
 	}
 }
+
+// A file with a secret that other users can read is named in the log at the start and after a reload, with its mode and
+// the remedy; the balancer serves.
+func TestReadableSecretsAreLogged(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("sk-0123456789abcdef"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	keys, engineKey, providerKey := write("keys", 0o644), write("engine", 0o640), write("provider", 0o600)
+	e := newEngine(t, "llama", "")
+	cfg := config("lb", "local/us", service.ReplicaConfig{ID: "us-0", URL: e.URL, Model: "llama", APIKey: "file:" + engineKey})
+	cfg.Balancer.Auth = &service.Auth{KeysFrom: "file:" + keys}
+	cfg.Providers = []service.Provider{{Name: "p", URL: "http://127.0.0.1:1", APIKey: "file:" + providerKey, Models: []service.ProviderModel{{Name: "x"}}}}
+	log := &lines{}
+	n := start(t, cfg, Options{Logger: log.logger()})
+	for path, mode := range map[string]string{keys: "0644", engineKey: "0640"} {
+		want := path + ": other users can read it (mode " + mode + "); run 'chmod 600 " + path + "'"
+		if got := strings.Count(log.String(), want); got != 1 {
+			t.Errorf("%q is logged %d times, want once:\n%s", want, got, log)
+		}
+	}
+	if strings.Contains(log.String(), providerKey) {
+		t.Errorf("the private file %s is logged:\n%s", providerKey, log)
+	}
+	if err := os.Chmod(providerKey, 0o606); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.admin.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := providerKey + ": other users can read it (mode 0606)"; !strings.Contains(log.String(), want) {
+		t.Errorf("after a reload the log does not contain %q", want)
+	}
+}

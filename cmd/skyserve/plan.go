@@ -405,7 +405,7 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 		return nil, err
 	}
 	if o.errOut != nil && observed.Spec != nil {
-		printWarnings(o.errOut, cmp.Or(o.target, observed.Spec.Name), observed.Spec)
+		printWarnings(o.errOut, cmp.Or(o.target, observed.Spec.Name), observed.Spec.Warnings())
 		printUnpinned(o.errOut, observed.Spec)
 	}
 	o.review.Notes, o.review.RTT = slices.Concat(observed.Notes, drainedNotes(observed)), observed.RTT

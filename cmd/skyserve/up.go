@@ -208,7 +208,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	spec, err := parseService(o.file, text)
 	if err == nil {
 		o.timeout = cmp.Or(o.timeout, defaultTimeout(spec))
-		printWarnings(errOut, o.file, spec)
+		printWarnings(errOut, o.file, spec.Warnings())
 	}
 	if err != nil {
 		return usage(err, "")
@@ -219,9 +219,9 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	return deployService(ctx, u, in, spec, text)
 }
 
-// printWarnings prints the warnings about a service, after its file or its name.
-func printWarnings(errOut io.Writer, what string, spec *service.Spec) {
-	for _, warning := range spec.Warnings() {
+// printWarnings prints warnings about a service, after its file or its name.
+func printWarnings(errOut io.Writer, what string, warnings []string) {
+	for _, warning := range warnings {
 		fmt.Fprintf(errOut, "%s: warning: %s\n", what, warning)
 	}
 }

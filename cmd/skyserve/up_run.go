@@ -96,6 +96,9 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 	if err := checkSameKind(svc, u.file, spec); err != nil {
 		return err
 	}
+	if err := c.warnOfReadableSecrets(); err != nil {
+		return err
+	}
 	if err := c.openService(ctx); err != nil {
 		lock.removeUnused()
 		return cloudError(specUsage(err))

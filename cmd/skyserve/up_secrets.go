@@ -3,13 +3,16 @@ package main
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/lbd/admin"
 	"skyserve/lbd/discover"
@@ -88,11 +91,46 @@ type localSecret struct {
 	reloaded string       // what a reload of a balancer reads from it; empty = a reload does not read it
 }
 
-// localSecrets returns the secrets that balancers on this computer read. base is the directory of relative paths.
+// localSecrets returns the secrets, and the files of endpoints, that balancers on this computer read. base is the directory
+// of relative paths.
 func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 	if cloud.UsesClouds(spec) {
 		return nil
 	}
+	return append(referencedSecrets(spec, base), endpointFiles(spec, base)...)
+}
+
+// readableSecrets returns a warning about each file with a secret that other users can read. base is the directory of
+// relative paths.
+func readableSecrets(spec *service.Spec, base string) (warnings []string) {
+	for _, s := range referencedSecrets(spec, base) {
+		path, isFile := strings.CutPrefix(s.ref, "file:")
+		if !isFile {
+			continue
+		}
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(base, path)
+		}
+		if err := identity.CheckMode(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a missing file is another problem
+			warnings = append(warnings, fmt.Sprintf("%s: %v", s.key, err))
+		}
+	}
+	return warnings
+}
+
+// warnOfReadableSecrets prints the warnings of readableSecrets.
+func (u *upRun) warnOfReadableSecrets() error {
+	base, err := u.baseDir()
+	if err != nil {
+		return err
+	}
+	printWarnings(u.errOut, u.file, readableSecrets(u.spec, base))
+	return nil
+}
+
+// referencedSecrets returns the secrets of clients, engines, providers and an ACME account to which a service refers. base is
+// the directory of relative paths.
+func referencedSecrets(spec *service.Spec, base string) (used []localSecret) {
 	read := deploy.SecretsBelow(base)
 	if auth := spec.Balancer.Auth; auth != nil && auth.KeysFrom != "" {
 		used = append(used, localSecret{"balancer.auth.keys_from", auth.KeysFrom, func() error {
@@ -130,6 +168,11 @@ func localSecrets(spec *service.Spec, base string) (used []localSecret) {
 			addKey(fmt.Sprintf("providers[%d].api_key", i), p.APIKey, false, "provider keys")
 		}
 	}
+	return used
+}
+
+// endpointFiles returns the files of endpoints of a service. base is the directory of relative paths.
+func endpointFiles(spec *service.Spec, base string) (used []localSecret) {
 	for i, region := range spec.Regions {
 		path := region.EndpointsFile
 		if path == "" {

@@ -88,7 +88,12 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 		var spec *service.Spec
 		if spec, err = parseService(name, data); err == nil {
 			warnings = append(warnings, spec.Warnings()...)
-			warnings = append(warnings, missingFiles(spec, filepath.Dir(name))...)
+			base := filepath.Dir(name)
+			if whole, err := filepath.Abs(base); err == nil {
+				base = whole // else the warning about keys.txt does not say where it should be
+			}
+			warnings = append(warnings, missingFiles(spec, base)...)
+			warnings = append(warnings, readableSecrets(spec, base)...)
 		}
 	}
 	var all service.Errors
@@ -101,9 +106,6 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 // missingFiles warns of files with secrets or endpoints, relative to base, that up could not read on this computer. It
 // ignores environment variables, which another shell may have.
 func missingFiles(spec *service.Spec, base string) (warnings []string) {
-	if whole, err := filepath.Abs(base); err == nil {
-		base = whole // else the warning about keys.txt does not say where it should be
-	}
 	for _, s := range localSecrets(spec, base) {
 		if !strings.HasPrefix(s.ref, "file:") {
 			continue

@@ -199,14 +199,22 @@ func (h Home) read(name string) ([]*x509.Certificate, crypto.Signer, error) {
 
 // readSecret reads a file; it fails if other users may read it.
 func readSecret(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, fmt.Errorf("reading %s: other users can read it (mode %04o); run 'chmod 600', and replace the key if others may have read it", path, mode)
+	if err := CheckMode(path); err != nil {
+		return nil, fmt.Errorf("reading %w", err)
 	}
 	return os.ReadFile(path)
+}
+
+// CheckMode returns an error if other users may read or write a file with a secret.
+func CheckMode(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Errorf("%s: other users can read it (mode %04o); run 'chmod 600 %[1]s', and replace the key if others may have read it", path, mode)
+	}
+	return nil
 }
 
 // ReadKey reads a private key from a file that no other user may read.
