@@ -258,6 +258,10 @@ func TestFailingProvider(t *testing.T) {
 		"429": refuse(429, `{"error":{"message":"slow down"}}`, nil),
 		"500": refuse(500, `{"error":{"message":"internal"}}`, nil),
 		"cut": cut("application/json", `{"id":`),
+		"a page": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			fmt.Fprint(w, loginPage)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := startFallback(t, "ext/gpt", "small")
