@@ -8,20 +8,47 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
+	"time"
 
 	"skyserve/internal/atomicfile"
 	"skyserve/internal/telemetry"
 )
 
 // WriteBackupFile writes the backup that write produces to a file (mode 0600), and returns its description. An existing
-// file is replaced once the backup is complete and checked.
+// file is replaced once the backup is complete and checked. What killed processes left of a backup to this file is removed then.
 func WriteBackupFile(file string, write func(io.Writer) error) (b telemetry.Backup, err error) {
 	err = atomicfile.Write(file, 0o600, func(w io.Writer) error {
 		b, err = writeChecked(w, write)
 		return err
 	})
+	if err == nil {
+		removeTemporary(file)
+	}
 	return b, err
+}
+
+// abandonedAfter is the time without a write after which the temporary file of a backup belongs to no process: a backup
+// that waits for its source that long has failed.
+const abandonedAfter = time.Hour
+
+// removeTemporary removes the temporary files that killed processes left beside a backup. It ignores errors: the backup is
+// complete.
+func removeTemporary(file string) {
+	dir := filepath.Dir(file)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		random, named := strings.CutPrefix(e.Name(), "."+filepath.Base(file)+".") // as atomicfile.Write names it
+		if !named || random == "" || strings.Trim(random, "0123456789") != "" {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandonedAfter {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
 }
 
 // writeChecked writes a backup to w and checks what it writes.

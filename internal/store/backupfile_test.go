@@ -8,9 +8,12 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"skyserve/internal/telemetry"
 )
@@ -142,5 +145,42 @@ func TestBackupPartsRejected(t *testing.T) {
 	text := bigBackup(t, 512<<10)
 	if _, _, err := WriteBackupParts(context.Background(), bucket, "b", func(w io.Writer) error { _, err := w.Write(text); return err }); !errors.Is(err, denied) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What killed processes left of backups to a file is removed after a complete one; files that may still be written, and
+// those of other backups, stay.
+func TestAbandonedBackupIsRemoved(t *testing.T) {
+	dir, text := t.TempDir(), bigBackup(t, 512<<10)
+	file := filepath.Join(dir, "chat.backup")
+	for name, age := range map[string]time.Duration{
+		".chat.backup.111": 2 * time.Hour, ".chat.backup.222": time.Minute, ".other.backup.333": 2 * time.Hour,
+		".chat.backup.new": 2 * time.Hour, "chat.backup.444": 2 * time.Hour,
+	} {
+		at := time.Now().Add(-age)
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o600), os.Chtimes(filepath.Join(dir, name), at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() string {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return strings.Join(names, " ")
+	}
+	before := list()
+	if _, err := WriteBackupFile(file, func(io.Writer) error { return errors.New("no leader") }); err == nil || list() != before {
+		t.Errorf("after a failed backup: %s, %v", list(), err)
+	}
+	if _, err := WriteBackupFile(file, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := list(), ".chat.backup.222 .chat.backup.new .other.backup.333 chat.backup chat.backup.444"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
