@@ -354,6 +354,8 @@ func TestSettingErrors(t *testing.T) {
 		{"home", "mars", `checking scenario fig8a: home: unknown region "mars"`},
 		{"lengths", "0", `checking scenario fig8a: lengths: must be greater than 0 and at most 100, got 0`},
 		{"sigma", "11", `checking scenario fig8a: length_spread: must be greater than 0 and at most 10, got 11`},
+		{"clients", "1000000", `checking scenario fig8a: regions[0].clients: must be at least 0 and at most 100000, got 1000000`},
+		{"clients", "60000", `checking scenario fig8a: regions: must have at most 100000 clients together, got 180000`},
 		{"rate", "-1", `checking scenario fig8a: rate: must be at least 0 and at most 100000 sessions per second, got -1`},
 		{"rate", "NaN", `setting rate: must be a number, got "NaN"`},
 		{"profile.us", "h100", `setting profile.us: unknown engine profile "h100"`},

@@ -21,10 +21,11 @@ const (
 	maxThink = 24 * time.Hour
 	// maxFactor limits the factor of a surge.
 	maxFactor = 1000
-	// maxReplicas, maxBalancers (per region) and maxClients limit the size of a scenario.
+	// maxReplicas, maxBalancers (per region) and maxClients (in all regions together) limit the size of a scenario: a client
+	// needs about 4 KB of memory.
 	maxReplicas  = 100_000
 	maxBalancers = 64
-	maxClients   = 1_000_000
+	maxClients   = 100_000
 )
 
 // SettingProblem is one error of a scenario: its path in settings and files (regions[1].replicas), and its
@@ -114,6 +115,7 @@ func (c *checker) regions() {
 	}
 	c.need(replicas > 0, "regions", "must have at least one replica, got none")
 	c.need(clients > 0 || c.s.Trace != nil, "regions", "must have at least one client, got none")
+	c.need(clients <= maxClients, "regions", "must have at most %d clients together, got %d", maxClients, clients)
 	c.need(len(c.s.Regions) == 0 || c.s.region(c.s.Home) >= 0, "home", "%v", c.s.unknownRegion(c.s.Home))
 }
 
