@@ -169,5 +169,12 @@ func (s *Spec) Warnings() []string {
 			all = append(all, fmt.Sprintf("regions[%d].name: %s is not in the list of regions of %s (%s); check the name", i, r.Name, known.title, known.source))
 		}
 	}
+	for i, m := range s.Models {
+		for _, tier := range sortedKeys(m.SLO) {
+			if m.SLO[tier].E2E > 0 {
+				all = append(all, fmt.Sprintf("models[%d].slo.%s.e2e: has no effect in this version: the skyserve_e2e_seconds metric measures the end-to-end latency, and nothing compares it with this target", i, tier))
+			}
+		}
+	}
 	return all
 }

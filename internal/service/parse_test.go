@@ -438,3 +438,14 @@ func TestKeyUnderTwoNamesIsRejected(t *testing.T) {
 		t.Errorf("a tier under two names: got %v", err)
 	}
 }
+
+// A target that nothing uses yet does not fail, but the operator is told.
+func TestTargetWithoutEffectWarns(t *testing.T) {
+	spec, err := Parse("service.yaml", []byte("name: chat\nmodels: [{name: m, slo: {fast: {ttft: 1s}, normal: {e2e: 5m}}}]\nregions: [{name: local/us}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(spec.Warnings(), "\n"); !strings.HasPrefix(got, "models[0].slo.IW-N.e2e: has no effect") || strings.Contains(got, "\n") {
+		t.Errorf("got %q", got)
+	}
+}
