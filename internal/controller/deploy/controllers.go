@@ -157,12 +157,22 @@ func (d *deploymentBuilder) useStore(c *service.BalancerConfig) {
 func RunningControllers(seen map[string]AgentReport) []string {
 	var ids []string
 	for id, s := range seen {
-		if slices.ContainsFunc(s.Units, func(u agent.UnitStatus) bool { return u.Name == UnitController }) {
+		if runsController(s.Status) {
 			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// runsController reports whether a machine runs a controller, as its agent reports.
+func runsController(s agent.Status) bool {
+	return slices.ContainsFunc(s.Units, func(u agent.UnitStatus) bool { return u.Name == UnitController })
+}
+
+// hasController reports whether a deployment contains a controller.
+func hasController(d agent.Deployment) bool {
+	return slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController })
 }
 
 // UpdateControllers delivers the deployments of the controllers before anything else is changed, so that they and
@@ -177,7 +187,7 @@ func (dl *Delivery) UpdateControllers(ctx context.Context, deployments map[strin
 		d, wanted := deployments[o.ID]
 		switch {
 		case !wanted || o.TerminatedReason != "" || !Reachable(o):
-		case slices.ContainsFunc(d.Units, func(u agent.Unit) bool { return u.Name == UnitController }):
+		case hasController(d):
 			updated = append(updated, o)
 		case slices.Contains(running, o.ID):
 			stopping = append(stopping, o)
@@ -260,8 +270,7 @@ func (dl *Delivery) stopController(ctx context.Context, o provision.Object) erro
 	statusCtx, done := context.WithTimeout(ctx, statusTimeout)
 	s, err := client.Status(statusCtx, m)
 	done()
-	runs := len(RunningControllers(map[string]AgentReport{o.ID: {Status: s}})) > 0
-	if errors.Is(err, identity.ErrUntrusted) || err == nil && !runs {
+	if errors.Is(err, identity.ErrUntrusted) || err == nil && !runsController(s) {
 		return nil
 	}
 	for err == nil {

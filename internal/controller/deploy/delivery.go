@@ -75,8 +75,8 @@ type Delivery struct {
 }
 
 // Deliver delivers each machine's deployment and returns when all are ready (or those of Awaited), or when
-// ctx ends, with an error that contains the missing step of each machine. New machines and those that are
-// not ready receive their deployments immediately, replicas through balancers. Serving machines receive
+// ctx ends, with an error that contains the missing step of each machine. New machines, those that are not ready and those
+// that lack their controller receive their deployments immediately, replicas through balancers. Serving machines receive
 // theirs one after the other, balancers first, once the others are ready, so that a configuration that does not work reaches
 // none of them; they do not wait for replicas that were not Launched, which have stopped working before. Deliver stops at
 // the first serving machine that does not become ready again. A replica is drained before its delivery and resumed afterwards. A machine that has
@@ -243,14 +243,15 @@ func (dl *Delivery) readStatusesOf(ctx context.Context, machines []provision.Obj
 
 // splitServing returns the serving machines that need another deployment, balancers first, and the machines that are
 // not serving. It omits serving machines with the current deployment, and machines that their cloud is interrupting,
-// which would never become ready.
+// which would never become ready. A machine that serves without its controller counts as not serving: the controllers of
+// the others may not become ready before its member of the store gives them a majority.
 func (dl *Delivery) splitServing(seen map[string]AgentReport, deployments map[string]agent.Deployment) (serving, others []provision.Object) {
 	for _, o := range dl.Machines {
 		d, wanted := deployments[o.ID]
 		s := seen[o.ID] // an unresponsive machine has no phase
 		switch {
 		case !wanted || s.Phase == agent.PhaseInterrupted || o.Kind == provision.KindReplica && !dl.includes(o.ID):
-		case s.Phase != agent.PhaseReady:
+		case s.Phase != agent.PhaseReady, hasController(d) && !runsController(s.Status):
 			others = append(others, o)
 		case s.Revision != d.Revision || s.Revoked < dl.Revoked.Number() || dl.AgentClient(o).NeedsRenewal(s.Status):
 			serving = append(serving, o)
