@@ -210,9 +210,32 @@ func (c ProposalContext) price(p *Problem, j, k int) float64 {
 // regionThroughput returns the throughput of counts x of model i in region j.
 func (p *Problem) regionThroughput(x [][][]int, i, j int) float64 { return p.Throughput(i, x[i][j]) }
 
-// bindingRows names the constraints that one replica fewer, or one more, of model i in region j on GPU k would violate.
-func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
-	out := []string{}
+// bindingRow is a constraint that keeps a number of replicas from being lower, or higher.
+type bindingRow struct {
+	name  string // one of the names below, or a demand
+	limit int    // the limit of rowMin, rowMax and rowCapacity
+}
+
+// The names of the constraints with a limit.
+const (
+	rowMin      = "min"
+	rowMax      = "max"
+	rowCapacity = "capacity"
+)
+
+// limitWords describe these constraints in a reason.
+var limitWords = map[string]string{rowMin: "the minimum of", rowMax: "the maximum of", rowCapacity: "the offering's limit of"}
+
+// String returns the element of ReplicaChange.Binding.
+func (b bindingRow) String() string {
+	if limitWords[b.name] == "" {
+		return b.name
+	}
+	return fmt.Sprintf("%s %d", b.name, b.limit)
+}
+
+// bindingRows returns the constraints that one replica fewer, or one more, of model i in region j on GPU k would violate.
+func (p *Problem) bindingRows(x [][][]int, i, j, k int) (out []bindingRow) {
 	count, used := 0, 0
 	for _, n := range x[i][j] {
 		count += n
@@ -223,24 +246,24 @@ func (p *Problem) bindingRows(x [][][]int, i, j, k int) []string {
 	tps := p.ReplicaTPS[i][k]
 	if x[i][j][k] > 0 {
 		if !meetsNeed(p.regionThroughput(x, i, j)-tps, p.LocalDemand(i, j)) {
-			out = append(out, "local demand")
+			out = append(out, bindingRow{name: "local demand"})
 		}
 		var all float64
 		for r := range p.Regions {
 			all += p.regionThroughput(x, i, r)
 		}
 		if !meetsNeed(all-tps, p.GlobalDemand(i)) {
-			out = append(out, "demand over all regions")
+			out = append(out, bindingRow{name: "demand over all regions"})
 		}
 		if minimum := limitOr(p.Min, i, j, 0); count <= minimum {
-			out = append(out, fmt.Sprintf("min %d", minimum))
+			out = append(out, bindingRow{rowMin, minimum})
 		}
 	}
 	if maximum := limitOr(p.Max, i, j, unlimited); count >= maximum {
-		out = append(out, fmt.Sprintf("max %d", maximum))
+		out = append(out, bindingRow{rowMax, maximum})
 	}
 	if limit := limitOr(p.Capacity, j, k, unlimited); used >= limit {
-		out = append(out, fmt.Sprintf("capacity %d", limit))
+		out = append(out, bindingRow{rowCapacity, limit})
 	}
 	return out
 }

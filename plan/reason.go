@@ -60,6 +60,7 @@ func (w *reasonWriter) changeOf(i, j int, offerings []int) ReplicaChange {
 		ForwardedTPS: w.flows[j].forwarded, ReceivedTPS: w.flows[j].received, PeakAt: w.peakAt(w.flows[j].peak), Binding: []string{},
 	}
 	donated := 0
+	var binding []bindingRow
 	for _, k := range offerings {
 		n, then := p.Current[i][j][k], w.x[i][j][k]
 		ch.Current, ch.Planned = ch.Current+n, ch.Planned+then
@@ -72,8 +73,8 @@ func (w *reasonWriter) changeOf(i, j int, offerings []int) ReplicaChange {
 		}
 		ch.SwitchedVMs += p.switchedVMs(w.x, j, k)[i]
 		for _, b := range append(p.bindingRows(w.x, i, j, k), w.bindingCovers(i, j, k)...) {
-			if !slices.Contains(ch.Binding, b) {
-				ch.Binding = append(ch.Binding, b)
+			if !slices.Contains(binding, b) {
+				binding, ch.Binding = append(binding, b), append(ch.Binding, b.String())
 			}
 		}
 	}
@@ -86,14 +87,13 @@ func (w *reasonWriter) changeOf(i, j int, offerings []int) ReplicaChange {
 		ch.Donate = -ch.Delta
 	}
 	ch.Reclaim = min(max(0, ch.Delta), donated)
-	ch.Reason = w.reason(ch, i, j)
+	ch.Reason = w.reason(ch, binding, i, j)
 	return ch
 }
 
-// bindingCovers names the coverage rows over some of the regions that one replica fewer would violate: those for the
+// bindingCovers returns the coverage rows over some of the regions that one replica fewer would violate: those for the
 // loss of a region, and those for the maximum round trip.
-func (w *reasonWriter) bindingCovers(i, j, k int) []string {
-	var out []string
+func (w *reasonWriter) bindingCovers(i, j, k int) (out []bindingRow) {
 	for _, c := range w.constraints.covers[i] {
 		if w.x[i][j][k] == 0 || !c.regions.has(j) || c.regions.size() == len(w.Regions) {
 			continue
@@ -107,9 +107,9 @@ func (w *reasonWriter) bindingCovers(i, j, k int) []string {
 		switch {
 		case meetsNeed(served, c.need):
 		case c.lost >= 0:
-			out = append(out, "survival of the loss of "+w.Regions[c.lost])
+			out = append(out, bindingRow{name: "survival of the loss of " + w.Regions[c.lost]})
 		default:
-			out = append(out, "maximum round-trip time")
+			out = append(out, bindingRow{name: "maximum round-trip time"})
 		}
 	}
 	return out
@@ -127,7 +127,7 @@ func (w *reasonWriter) peakAt(peak int) *time.Time {
 }
 
 // reason returns a sentence on why the count changes or stays.
-func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
+func (w *reasonWriter) reason(c ReplicaChange, binding []bindingRow, i, j int) string {
 	peak := "planned load 0"
 	if c.PlannedPeakTPS > 0 {
 		peak = fmt.Sprintf("peak of %s uncached prompt tokens/s", formatRate(c.PlannedPeakTPS))
@@ -153,26 +153,30 @@ func (w *reasonWriter) reason(c ReplicaChange, i, j int) string {
 		do = fmt.Sprintf("keep %d", c.Planned)
 	}
 	why := "; no constraint requires more"
-	if len(c.Binding) > 0 {
-		why = "; determined by " + bindingText(c.Binding)
+	if len(binding) > 0 {
+		why = "; determined by " + bindingText(binding)
 	}
 	return fmt.Sprintf("%s; %s: %s%s%s", peak, w.describeCurrent(c, i, j), do, w.describeForwarding(j), why)
 }
 
 // bindingText describes the constraints that determine a number of replicas. In a region with a fixed number of machines,
 // the user has set none of the limits.
-func bindingText(binding []string) string {
-	text := strings.Join(binding, ", ")
-	for _, b := range binding {
-		if n, isMin := strings.CutPrefix(b, "min "); isMin {
-			text = strings.Replace(text, fmt.Sprintf("min %s, max %s, capacity %s", n, n, n), fmt.Sprintf("the minimum, maximum and offering's limit, all %s (in a static region by default the number of endpoints)", n), 1)
+func bindingText(binding []bindingRow) string {
+	var texts []string
+	for i := 0; i < len(binding); i++ {
+		b, rest := binding[i], binding[i:]
+		switch {
+		case len(rest) >= 3 && slices.Equal(rest[:3], []bindingRow{{rowMin, b.limit}, {rowMax, b.limit}, {rowCapacity, b.limit}}):
+			texts = append(texts, fmt.Sprintf("the minimum, maximum and offering's limit, all %d (in a static region by default the number of endpoints)", b.limit))
+			i += 2
+		case limitWords[b.name] != "":
+			texts = append(texts, fmt.Sprintf("%s %d", limitWords[b.name], b.limit))
+		default:
+			texts = append(texts, b.name)
 		}
 	}
-	return bindingWords.Replace(text)
+	return strings.Join(texts, ", ")
 }
-
-// bindingWords spells out the names of constraints in a reason.
-var bindingWords = strings.NewReplacer("min ", "the minimum of ", "max ", "the maximum of ", "capacity ", "the offering's limit of ")
 
 // describeCurrent describes the current capacity.
 func (w *reasonWriter) describeCurrent(c ReplicaChange, i, j int) string {

@@ -18,10 +18,10 @@ func twoRegions() *Problem {
 
 // A region with a fixed number of machines says where the number comes from.
 func TestReasonOfFixedNumber(t *testing.T) {
-	for want, binding := range map[string][]string{
-		"local demand, the minimum, maximum and offering's limit, all 2 (in a static region by default the number of endpoints)": {"local demand", "min 2", "max 2", "capacity 2"},
-		"the minimum of 1, the maximum of 2, the offering's limit of 2":                                                          {"min 1", "max 2", "capacity 2"},
-		"the minimum of 2": {"min 2"},
+	for want, binding := range map[string][]bindingRow{
+		"local demand, the minimum, maximum and offering's limit, all 2 (in a static region by default the number of endpoints)": {{name: "local demand"}, {rowMin, 2}, {rowMax, 2}, {rowCapacity, 2}},
+		"the minimum of 1, the maximum of 2, the offering's limit of 2":                                                          {{rowMin, 1}, {rowMax, 2}, {rowCapacity, 2}},
+		"the minimum of 2": {{rowMin, 2}},
 	} {
 		if got := bindingText(binding); got != want {
 			t.Errorf("got %q, want %q", got, want)
