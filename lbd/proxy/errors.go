@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
@@ -48,7 +47,7 @@ var rejections = map[string]openai.Error{
 	},
 	core.RejectWaitExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
-		Message: "the request timed out in the queue: " + replicasFull,
+		Message: "the request timed out in the queue: every ready replica of the model is full",
 	},
 	core.RejectStartExceeded: {
 		Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 30,
@@ -85,11 +84,21 @@ var rejections = map[string]openai.Error{
 	},
 }
 
+// errNotReady is the rejection of a request that waited for too long while no replica was ready.
+var errNotReady = openai.Error{
+	Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, RetryAfter: 2,
+	Message: "the request timed out in the queue: no replica of the model is ready",
+}
+
 // rejection returns the response to a rejected request. last is its last failure, nil if it had none. If its
 // target timed out, 504 replaces 502.
 func rejection(reason string, last *failure) *openai.Error {
-	e, ok := rejections[reason]
-	if !ok {
+	return rejectionAs(rejections[reason], reason, last)
+}
+
+// rejectionAs is rejection with the response to use; the zero value is that of an unknown reason.
+func rejectionAs(e openai.Error, reason string, last *failure) *openai.Error {
+	if e.Status == 0 {
 		e = openai.Error{Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Message: "the request was rejected"}
 	}
 	if e.Code == "" {
@@ -104,19 +113,16 @@ func rejection(reason string, last *failure) *openai.Error {
 	return &e
 }
 
-// replicasFull is why a request waited for too long, unless no replica was ready.
-const replicasFull = "every ready replica of the model is full"
-
 // rejection returns the response to a request that core rejected.
 func (x *exchange) rejection() *openai.Error {
 	if x.latestAction.reason == core.RejectNoAdapter {
 		return errNoAdapter(x.model, x.adapter)
 	}
-	e := rejection(x.latestAction.reason, x.lastFailure)
-	if x.latestAction.reason == core.RejectWaitExceeded && !x.rt.hasReady(x.model) {
-		e.Message = strings.Replace(e.Message, replicasFull, "no replica of the model is ready", 1)
+	reason := x.latestAction.reason
+	if reason == core.RejectWaitExceeded && !x.rt.hasReady(x.model) {
+		return rejectionAs(errNotReady, reason, x.lastFailure)
 	}
-	return e
+	return rejection(reason, x.lastFailure)
 }
 
 // hasReady reports whether a replica of a model is ready, here or at a peer to which this balancer forwards.
