@@ -284,6 +284,7 @@ func (u *upRun) applyChanges(ctx context.Context) error {
 	if err := u.launchForInterim(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}
+	u.startEndedMembers(ctx)
 	if err := u.informControllers(ctx); err != nil {
 		return u.applyError(ctx, err)
 	}

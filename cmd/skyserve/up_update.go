@@ -30,11 +30,71 @@ func isUpdate(c provision.Change) bool {
 // removesMember reports whether a change terminates the machine of a controller whose member of the store belongs to a
 // cluster that remains. Without its disk the cluster may have no majority: members that were removed shortly before count
 // until they have left. A process on this computer that has ended restarts with its disk; a machine in a cloud does not.
+// Which of those that have ended had a controller is not known if an earlier `up` was interrupted, so that all count.
 func (u *upRun) removesMember(c provision.Change) bool {
-	lost := c.Action == provision.ActionTerminate && c.Observed.TerminatedReason != "" && !cloud.RunsOnThisComputer(c.Region())
-	return c.Kind() == provision.KindBalancer && c.Action == provision.ActionTerminate && !lost && u.spec.Store.URL == "" &&
-		slices.Contains(u.controllers, c.ID()) && !slices.ContainsFunc(u.changes.Desired, func(w provision.Desired) bool { return w.ID == c.ID() }) &&
+	isMember := slices.Contains(u.controllers, c.ID())
+	if c.Observed.TerminatedReason != "" {
+		isMember = cloud.RunsOnThisComputer(c.Region())
+	}
+	return isMember && c.Kind() == provision.KindBalancer && c.Action == provision.ActionTerminate && u.spec.Store.URL == "" &&
+		!slices.ContainsFunc(u.changes.Desired, func(w provision.Desired) bool { return w.ID == c.ID() }) &&
 		len(deploy.ControlMachines(u.spec, u.changes.Observed, u.controllers)) >= cloud.ControlMachineCount
+}
+
+// endedMembers returns the changes of balancers on this computer that have ended with a disk that may hold a member of the
+// store, if updateBalancers terminates one of them: together they have a majority.
+func (u *upRun) endedMembers() (ended provision.Changes) {
+	restarts := func(c provision.Change) bool {
+		return c.Kind() == provision.KindBalancer && c.Action == provision.ActionLaunch && c.Observed.TerminatedReason != "" && cloud.RunsOnThisComputer(c.Region()) && c.Desired.SpecHash == c.Observed.SpecHash
+	}
+	if !slices.ContainsFunc(u.changes.Changes, u.removesMember) {
+		return nil
+	}
+	for _, c := range u.changes.Changes {
+		if restarts(c) || u.removesMember(c) && c.Observed.TerminatedReason != "" {
+			ended = append(ended, c)
+		}
+	}
+	return ended
+}
+
+// startEndedMembers starts the machines of endedMembers with their disks and their last configurations, before the
+// configurations change. Those that updateBalancers terminates keep this configuration until then, because another one would
+// stop their members.
+func (u *upRun) startEndedMembers(ctx context.Context) {
+	if len(u.controllers) < cloud.ControlMachineCount {
+		return
+	}
+	for _, c := range u.endedMembers() {
+		w, err := c.Desired, error(nil)
+		if c.Action == provision.ActionTerminate {
+			w, err = u.restartOf(c.Observed)
+		}
+		if err == nil {
+			_, err = u.places.Launch(ctx, w)
+		}
+		switch {
+		case c.Action != provision.ActionTerminate: // its launch follows, and reports the result
+		case err != nil:
+			u.printLine("%s has ended, may hold a copy of the store and does not start: %v", c.ID(), err)
+		default:
+			u.printLine("started %s, which may hold a copy of the store, until the store is replicated", c.ID())
+		}
+	}
+}
+
+// restartOf returns a balancer on this computer that has ended as desired, with its disk.
+func (u *upRun) restartOf(o provision.Object) (provision.Desired, error) {
+	w := provision.Desired{
+		ID: o.ID, Kind: o.Kind, Service: o.Service, Owner: o.Owner, Region: o.Region, SpecHash: o.SpecHash, ImmutableHash: o.ImmutableHash,
+		Labels: o.Labels, CostPerHour: o.CostPerHour, Machine: &provision.MachineConfig{Role: provision.Role(o.Kind)},
+	}
+	if o.Offering != nil {
+		w.Offerings = provision.Offerings{*o.Offering}
+	}
+	var err error
+	w.Machine.UserData, err = u.deployer.UserData(cloud.MachineInput{ID: o.ID, Kind: o.Kind, Region: o.Region})
+	return w, err
 }
 
 // updateBalancers replaces the machines of balancers, one at a time, where several run a controller: the next one only once
@@ -117,15 +177,14 @@ func (u *upRun) removeMember(ctx context.Context, c provision.Change, have []pro
 	return err
 }
 
-// keptMemberError adds to an error what helps where a member of the store was kept whose process has ended: the others may
-// have no majority without it, and only the earlier service.yaml starts it. Even that may not suffice: while the store still
-// counts a fourth member, up waits in vain for a majority before it starts the kept one.
+// keptMemberError adds to an error what helps where a member of the store was kept whose process had ended: the others may
+// have no majority without it.
 func (u *upRun) keptMemberError(err error, kept provision.Changes) error {
 	i := slices.IndexFunc(kept, func(c provision.Change) bool { return u.removesMember(c) && c.Observed.TerminatedReason != "" })
 	if i < 0 {
 		return err
 	}
-	return &exitError{code: exitPartial, err: withoutRepeats(err), hint: fmt.Sprintf("%s is kept, because the store may have no majority without its copy: run 'skyserve up' with the earlier service.yaml, wait until 'skyserve status %s' shows 'store: replicated', then run 'skyserve up %s' again; if it gets no majority, only 'skyserve down' helps, which deletes the history", kept[i].ID(), u.spec.Name, u.file)}
+	return &exitError{code: exitPartial, err: withoutRepeats(err), hint: fmt.Sprintf("%s is kept, because the store may have no majority without its copy; 'skyserve status %s' shows which members respond and 'skyserve logs %s' why others do not; correct the cause, then run 'skyserve up %s' again; if it gets no majority, only 'skyserve down' helps, which deletes the history", kept[i].ID(), u.spec.Name, u.spec.Name, u.file)}
 }
 
 // isBeforeUpdates reports whether updateBalancers applies a change before it replaces balancers: launches and repairs.
@@ -173,6 +232,11 @@ func (u *upRun) awaitUpdated(ctx context.Context, have []provision.Object, await
 	for _, o := range have {
 		if o.Kind == provision.KindReplica {
 			delete(deployments, o.ID) // it may run the earlier version
+		}
+	}
+	for _, c := range u.changes.Changes {
+		if u.removesMember(c) && c.Observed.TerminatedReason != "" { // see startEndedMembers
+			delete(deployments, c.ID())
 		}
 	}
 	ready := min(u.updateTimeout(), u.timeout)

@@ -48,6 +48,56 @@ func TestUpdatesAreOfWorkingBalancers(t *testing.T) {
 	}
 }
 
+// A region gets another name, and all processes are killed before 'up' has recorded the controllers: they are those of the
+// earlier names. The balancer with the other name may hold a copy without which the store has no majority, so 'up' with the
+// earlier name starts it too, and deletes it only once the store is replicated.
+func TestEndedMembersAreStarted(t *testing.T) {
+	const text = `
+name: chat
+models: [{name: m, engine: {kind: sim}}]
+regions: [{name: local/us}, {name: local/eu}, {name: local/asia}]
+`
+	spec, err := service.Parse("service.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := func(id string, region service.Region) provision.Object {
+		return provision.Object{ID: id, Kind: provision.KindBalancer, Region: region, SpecHash: "s", TerminatedReason: "process exited", PublicIP: netip.MustParseAddr("127.0.0.1"), Endpoints: provision.MachineEndpoints{Listen: provision.Addresses{Routes: "127.0.0.1:1"}}}
+	}
+	launch := func(o provision.Object) provision.Change {
+		return provision.Change{Action: provision.ActionLaunch, Desired: provision.Desired{ID: o.ID, Kind: o.Kind, Region: o.Region, SpecHash: "s"}, Observed: o}
+	}
+	tokyo := ended("lb-tokyo-0", "local/tokyo")
+	runs, inCloud, replica := tokyo, tokyo, tokyo
+	runs.TerminatedReason, inCloud.Region, replica.Kind = "", "aws/ap-northeast-1", provision.KindReplica
+	changed := launch(ended("lb-eu-0", "local/eu"))
+	changed.Desired.SpecHash = "another disk"
+	for name, tt := range map[string]struct {
+		eu      provision.Change
+		removed provision.Object
+		want    string
+	}{
+		"all have ended":                     {launch(ended("lb-eu-0", "local/eu")), tokyo, "lb-eu-0 lb-tokyo-0 lb-us-0"},
+		"one gets another disk":              {changed, tokyo, "lb-tokyo-0 lb-us-0"},
+		"the removed one runs no controller": {launch(ended("lb-eu-0", "local/eu")), runs, ""},
+		"the removed one was in a cloud":     {launch(ended("lb-eu-0", "local/eu")), inCloud, ""},
+		"only a replica is removed":          {launch(ended("lb-eu-0", "local/eu")), replica, ""},
+	} {
+		us := ended("lb-us-0", "local/us")
+		changes := provision.Changes{tt.eu, launch(us), {Action: provision.ActionTerminate, Observed: tt.removed}}
+		u := &upRun{up: &up{}, spec: spec, controllers: []string{"lb-asia-0", "lb-eu-0", "lb-us-0"}, changes: &deploy.MachinePlan{
+			Observed: []provision.Object{us, tt.eu.Observed, tt.removed}, Changes: changes,
+		}}
+		var ids []string
+		for _, c := range u.endedMembers() {
+			ids = append(ids, c.ID())
+		}
+		if slices.Sort(ids); strings.Join(ids, " ") != tt.want {
+			t.Errorf("%s: starts %q, want %q", name, ids, tt.want)
+		}
+	}
+}
+
 // earlierWorld is a service in AWS that an `up` with one program launched and another `up` with another program changes.
 type earlierWorld struct {
 	*upRun
