@@ -243,6 +243,9 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if u.controllers, err = u.runningControllers(ctx); err != nil {
 		return err
 	}
+	if err := u.checkStoreKept(); err != nil {
+		return err
+	}
 	if err := checkName(ctx, u.zone, u.spec, u.operator.owner); err != nil {
 		return err
 	}

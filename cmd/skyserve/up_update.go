@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
 )
@@ -39,6 +41,41 @@ func (u *upRun) removesMember(c provision.Change) bool {
 	return isMember && c.Kind() == provision.KindBalancer && c.Action == provision.ActionTerminate && u.spec.Store.URL == "" &&
 		!slices.ContainsFunc(u.changes.Desired, func(w provision.Desired) bool { return w.ID == c.ID() }) &&
 		len(deploy.ControlMachines(u.spec, u.changes.Observed, u.controllers)) >= cloud.ControlMachineCount
+}
+
+// checkStoreKept returns an error if no machine with the embedded store stays: the store would start empty. A machine in a
+// cloud that has ended has no store any more; --replace gives up that of another one.
+func (u *upRun) checkStoreKept() error {
+	if u.filter != nil || u.spec.Store.URL != "" {
+		return nil
+	}
+	chosen := deploy.ControlMachines(u.spec, u.changes.Observed, u.controllers)
+	var ids []string
+	var regions []service.Region
+	for _, o := range u.changes.Observed {
+		lost := o.TerminatedReason != "" && !cloud.RunsOnThisComputer(o.Region)
+		switch {
+		case o.Kind != provision.KindBalancer || lost || !slices.Contains(u.controllers, o.ID) || slices.Contains(u.replace, o.ID):
+		case slices.Contains(chosen, o.ID):
+			return nil
+		default:
+			ids = append(ids, o.ID)
+			regions = union(regions, []service.Region{o.Region})
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	slices.Sort(regions)
+	removed := "the only region with the store"
+	if len(regions) > 1 {
+		removed = "all regions with the store"
+	}
+	hint := fmt.Sprintf("to keep them, run 'skyserve backup FILE', 'skyserve up %s --replace %s' and 'skyserve restore FILE'; without the backup, the service starts with an empty store", u.file, strings.Join(ids, " --replace "))
+	if len(cloud.ControlCandidates(u.spec, nil)) >= cloud.ControlMachineCount-1 { // together with a kept one
+		hint = fmt.Sprintf("to keep them, first add one of these regions to %s, run 'skyserve up %s' and wait until 'skyserve status %s' shows 'store: replicated'; then remove it and run 'skyserve up %s' again; to start with an empty store, run 'skyserve down %s' first", u.file, u.file, u.spec.Name, u.file, u.spec.Name)
+	}
+	return usage(fmt.Errorf("updating %s: %s removes %s (%s): history, usage, events, plans and batches would be lost; nothing was changed", u.spec.Name, u.file, removed, joinRegions(regions, ", ")), hint)
 }
 
 // endedMembers returns the changes of balancers on this computer that have ended with a disk that may hold a member of the

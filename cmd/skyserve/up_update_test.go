@@ -98,6 +98,57 @@ regions: [{name: local/us}, {name: local/eu}, {name: local/asia}]
 	}
 }
 
+// service.yaml must keep a balancer with the store. A machine in a cloud that has ended has none, and --replace gives up a
+// machine with what it stores.
+func TestServiceKeepsStore(t *testing.T) {
+	balancer := func(region service.Region) provision.Object {
+		return provision.Object{ID: provision.BalancerID(region, 0), Kind: provision.KindBalancer, Region: region, PublicIP: netip.MustParseAddr("127.0.0.1"), Endpoints: provision.MachineEndpoints{Listen: provision.Addresses{Routes: "127.0.0.1:1"}}}
+	}
+	ended := func(o provision.Object) provision.Object {
+		o.TerminatedReason = "ended"
+		return o
+	}
+	us, eu, asia := balancer("local/us"), balancer("local/eu"), balancer("local/asia")
+	const rented = "balancer: {auth: {keys_from: env:KEYS}, insecure: true}\n"
+	for name, tt := range map[string]struct {
+		have    []provision.Object
+		regions string
+		replace []string
+		more    string // further lines of service.yaml
+		want    string // the removed regions with the store; empty = it is kept
+	}{
+		"one stays":                 {have: []provision.Object{us, eu, asia}, regions: "local/us local/b local/c"},
+		"all get another name":      {have: []provision.Object{us, eu, asia}, regions: "local/a local/b local/c", want: "local/asia, local/eu, local/us"},
+		"all have ended":            {have: []provision.Object{ended(us), ended(eu), ended(asia)}, regions: "local/a local/b local/c", want: "local/asia, local/eu, local/us"},
+		"the only one":              {have: []provision.Object{us}, regions: "local/a", want: "local/us"},
+		"the only one of two":       {have: []provision.Object{us, balancer("local/a")}, regions: "local/a", want: "local/us"},
+		"given up":                  {have: []provision.Object{us}, regions: "local/a", replace: []string{"lb-us-0"}},
+		"given up in part":          {have: []provision.Object{us, eu, asia}, regions: "local/a local/b local/c", replace: []string{"lb-us-0"}, want: "local/asia, local/eu"},
+		"in another server":         {have: []provision.Object{us}, regions: "local/a", more: "store: {url: nats://127.0.0.1:4222}\n"},
+		"a machine that has ended":  {have: []provision.Object{ended(balancer("aws/us-east-1"))}, regions: "aws/eu-west-1", more: rented},
+		"a machine that still runs": {have: []provision.Object{balancer("aws/us-east-1")}, regions: "aws/eu-west-1", more: rented, want: "aws/us-east-1"},
+	} {
+		text := "name: chat\nmodels: [{name: m, engine: {kind: sim}, gpus: [{type: L4}]}]\n" + tt.more + "regions:\n"
+		for region := range strings.FieldsSeq(tt.regions) {
+			text += "  - {name: " + region + "}\n"
+		}
+		spec, err := service.Parse("service.yaml", []byte(text))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		u := &upRun{up: &up{upOptions: &upOptions{replace: tt.replace}}, spec: spec, changes: &deploy.MachinePlan{Observed: tt.have}}
+		for _, o := range tt.have {
+			if o.ID != "lb-a-0" {
+				u.controllers = append(u.controllers, o.ID)
+			}
+		}
+		err = u.checkStoreKept()
+		if got := fmt.Sprint(err); tt.want == "" && err != nil || tt.want != "" && !strings.Contains(got, "("+tt.want+")") {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
 // earlierWorld is a service in AWS that an `up` with one program launched and another `up` with another program changes.
 type earlierWorld struct {
 	*upRun
