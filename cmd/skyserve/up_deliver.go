@@ -140,7 +140,7 @@ func (u *upRun) deploymentContent() (c deploy.DeploymentInput, err error) {
 			return c, err
 		}
 	}
-	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = identityOf(u.svc).Controller(cloud.FirstBalancer(u.spec), time.Now()); err != nil {
+	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = identityOf(u.svc).Controller(time.Now()); err != nil {
 		return c, err
 	}
 	own := cloudAccess{

@@ -86,7 +86,7 @@ func (y *serviceWithClock) certifyAll() {
 			y.t.Fatal(err)
 		}
 	}
-	own, issuer, err := y.home.Controller("lb-us-0", now)
+	own, issuer, err := y.home.Controller(now)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestRevokedControllerCertificatesAreRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := y.home.Revoke(identity.SelectCertificates(all, "lb-us-0"), y.clock.now())
+	list, err := y.home.Revoke(identity.SelectCertificates(all, identity.ControllersID), y.clock.now())
 	if err != nil {
 		t.Fatal(err)
 	}

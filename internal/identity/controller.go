@@ -9,28 +9,31 @@ import (
 	"time"
 )
 
-// Controller returns the credentials of a service's controller, each as a Bundle: its
-// certificate under the name id, and a delegated authority that certifies balancers and
-// replicas. Later calls return the same credentials, until less than ControllerRenewBefore
+// ControllersID is the ID of the certificate that the controllers of a service share, and of their delegated authority.
+// Earlier versions used the ID of a balancer.
+const ControllersID = "controllers"
+
+// Controller returns the credentials that the controllers of a service share, each as a Bundle: a
+// certificate, and a delegated authority that certifies balancers and replicas. Later calls return the same credentials, until less than ControllerRenewBefore
 // remains or they are revoked: then they are renewed. Both are recorded before they are
 // returned. It fails with fs.ErrNotExist if the service's authority is not on this machine.
-func (h Home) Controller(id string, now time.Time) (own, issuer []byte, err error) {
+func (h Home) Controller(now time.Time) (own, issuer []byte, err error) {
 	a, err := h.Authority()
 	if err != nil {
 		return nil, nil, err
 	}
-	name := Name{Service: a.service, Role: Controller, ID: id}
+	name := Name{Service: a.service, Role: Controller, ID: ControllersID}
 	own, err = h.bundle(FileController, now, func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
 		return a.Certify(pub, name, now, ControllerLife)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("certifying the controller: %w", err)
+		return nil, nil, fmt.Errorf("certifying the controllers: %w", err)
 	}
 	issuer, err = h.bundle(FileDelegated, now, func(pub crypto.PublicKey) ([]*x509.Certificate, error) {
-		return a.Delegate(pub, id, []Role{Balancer, Replica}, now, ControllerLife)
+		return a.Delegate(pub, ControllersID, []Role{Balancer, Replica}, now, ControllerLife)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("delegating to the controller: %w", err)
+		return nil, nil, fmt.Errorf("delegating to the controllers: %w", err)
 	}
 	return own, issuer, nil
 }

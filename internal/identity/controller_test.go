@@ -32,7 +32,7 @@ func placed(t *testing.T, own, issuer []byte) (Name, *Authority) {
 
 func TestControllerBundles(t *testing.T) {
 	h := Home{t.TempDir()}
-	if _, _, err := h.Controller("lb-us-0", start); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := h.Controller(start); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the authority: %v", err)
 	}
 	chat, err := h.Create("chat", start)
@@ -41,7 +41,7 @@ func TestControllerBundles(t *testing.T) {
 	}
 	hand := func(now time.Time) (own, issuer []byte) {
 		t.Helper()
-		own, issuer, err := h.Controller("lb-us-0", now)
+		own, issuer, err := h.Controller(now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestControllerBundles(t *testing.T) {
 	}
 	own, issuer := hand(start)
 	name, delegated := placed(t, own, issuer)
-	if name != (Name{"chat", Controller, "lb-us-0"}) || delegated.Owner() != chat.Owner() || !delegated.Expires().Equal(start.AddDate(1, 0, 0)) {
+	if name != (Name{"chat", Controller, ControllersID}) || delegated.Owner() != chat.Owner() || !delegated.Expires().Equal(start.AddDate(1, 0, 0)) {
 		t.Errorf("%v, and an authority of %s until %s", name, delegated.Owner(), delegated.Expires())
 	}
 	for role, certifies := range map[Role]bool{Balancer: true, Replica: true, Controller: false, Operator: false} {
@@ -76,7 +76,7 @@ func TestControllerBundles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(h.Dir, FileController), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := h.Controller("lb-us-0", start); err == nil {
+	if _, _, err := h.Controller(start); err == nil {
 		t.Error("a damaged file was ignored")
 	}
 }
@@ -111,14 +111,14 @@ func TestUnrecordedCertificatesAreRecorded(t *testing.T) {
 		}
 		before = append(before, chain[0])
 	}
-	if _, _, err := home.Controller("lb-us-0", start.Add(time.Hour)); err != nil {
+	if _, _, err := home.Controller(start.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	all, err := home.Recorded()
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := home.Revoke(SelectCertificates(all, "lb-us-0"), start.Add(time.Hour))
+	list, err := home.Revoke(SelectCertificates(all, ControllersID), start.Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -252,7 +252,7 @@ func TestCertificateNotYetValidIsRenewed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		own, issuer, err := h.Controller("lb-us-0", now)
+		own, issuer, err := h.Controller(now)
 		if err != nil {
 			t.Fatal(err)
 		}

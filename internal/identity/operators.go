@@ -83,23 +83,22 @@ func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error
 const minDigits = 8
 
 // SelectCertificates returns the certificates selected by a name, or by at least the first
-// eight characters of a fingerprint. A certificate of a controller or of its delegated authority
-// selects all certificates of that controller: an attacker with one of its keys has all of them.
+// eight characters of a fingerprint. A certificate of the controllers or of their delegated authority
+// selects all certificates of controllers, which share them: an attacker with one of the keys has all of them.
 func SelectCertificates(certs []*x509.Certificate, who string) []*x509.Certificate {
-	controllers := map[string]bool{}
-	for _, c := range certs {
-		if n, err := NameOf(c); err == nil && n.Role != Operator && selects(who, c, n) {
-			controllers[n.ID] = true
-		}
+	isOperator := func(c *x509.Certificate) bool {
+		n, err := NameOf(c)
+		return err != nil || n.Role == Operator
 	}
+	controllers := slices.ContainsFunc(certs, func(c *x509.Certificate) bool { return !isOperator(c) && selects(who, c) })
 	return slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {
-		n, _ := NameOf(c) // without a name, by fingerprint only
-		return !selects(who, c, n) && (n.Role == Operator || !controllers[n.ID])
+		return !selects(who, c) && (isOperator(c) || !controllers)
 	})
 }
 
 // selects reports whether a name or a fingerprint prefix selects a certificate.
-func selects(who string, c *x509.Certificate, n Name) bool {
+func selects(who string, c *x509.Certificate) bool {
+	n, _ := NameOf(c) // without a name, by fingerprint only
 	return who != "" && n.ID == who || len(who) >= minDigits && strings.HasPrefix(Fingerprint(c), strings.ToLower(who))
 }
 

@@ -117,13 +117,13 @@ func TestRevocationListLengthIsLimited(t *testing.T) {
 // clients and servers, and so is the controller's own certificate.
 func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 	h, a, _ := operators(t)
-	own, issuer, err := h.Controller("lb-us-0", start)
+	own, issuer, err := h.Controller(start)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, delegated := placed(t, own, issuer)
 	all, err := h.Recorded()
-	if err != nil || len(SelectCertificates(all, "lb-us-0")) != 2 {
+	if err != nil || len(SelectCertificates(all, ControllersID)) != 2 {
 		t.Fatalf("%d certificates are recorded, %v", len(all), err)
 	}
 	certified := func(by *Authority) tls.ConnectionState {
@@ -138,7 +138,7 @@ func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 		return tls.ConnectionState{PeerCertificates: chain}
 	}
 	byDelegated, byRoot := certified(delegated), certified(a)
-	list := revoke(t, h, start, SelectCertificates(all, "lb-us-0")...)
+	list := revoke(t, h, start, SelectCertificates(all, ControllersID)...)
 	p := Party{Root: a.Root(), Now: func() time.Time { return start }, Revoked: list.Has}
 	for name, config := range map[string]*tls.Config{"server": p.Server(Balancer), "client": p.Client(Balancer)} {
 		if err := config.VerifyConnection(byDelegated); !errors.Is(err, ErrRevoked) {
@@ -151,7 +151,7 @@ func TestRevokedAuthorityRevokesItsCertificates(t *testing.T) {
 	if !list.HasSerial(delegated.chain[0].SerialNumber.Text(16)) || list.HasSerial(a.Root().SerialNumber.Text(16)) {
 		t.Error("HasSerial is false for the authority's serial number")
 	}
-	again, newIssuer, err := h.Controller("lb-us-0", start.Add(time.Hour))
+	again, newIssuer, err := h.Controller(start.Add(time.Hour))
 	if err != nil || slices.Equal(again, own) || slices.Equal(newIssuer, issuer) {
 		t.Errorf("a revoked controller receives the same credentials: %v", err)
 	}
@@ -236,23 +236,35 @@ func TestRevokedPartiesAreRejected(t *testing.T) {
 	}
 }
 
-// Revoking one certificate of a controller by its fingerprint revokes all of them: an attacker with
-// its machine has its delegated authority and its earlier certificates, too.
+// Revoking one certificate of the controllers by its fingerprint revokes all of them: an attacker with one of their
+// machines has the delegated authority and the earlier certificates, too. Earlier versions named them after a balancer.
 func TestRevokingControllerRevokesAllItsCertificates(t *testing.T) {
 	home := Home{Dir: t.TempDir()}
 	now := time.Now()
 	if _, err := home.Create("chat", now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := home.OperatorParty("lb-us-0", now); err != nil { // another party with the same name
+	if _, err := home.OperatorParty(ControllersID, now); err != nil { // another party with the same name
 		t.Fatal(err)
 	}
 	for _, at := range []time.Time{now, now.Add(ControllerLife / 2)} { // issued twice
-		if _, _, err := home.Controller("lb-us-0", at); err != nil {
+		if _, _, err := home.Controller(at); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := home.Controller("lb-eu-0", now.Add(ControllerLife)); err != nil {
+	authority, err := home.Authority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier, err := authority.Certify(key.Public(), Name{"chat", Controller, "lb-us-0"}, now, ControllerLife)
+	if err == nil {
+		err = home.Record(earlier[0])
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	all, err := home.Recorded()
@@ -265,19 +277,19 @@ func TestRevokingControllerRevokesAllItsCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n.ID != "lb-us-0" || n.Role == Operator {
+		if n.Role == Operator {
 			continue
 		}
 		clear(roles)
 		for _, taken := range SelectCertificates(all, Fingerprint(c)) {
 			n, err := NameOf(taken)
-			if err != nil || n.ID != "lb-us-0" {
-				t.Fatalf("%v (%v) is selected, too", n, err)
+			if err != nil {
+				t.Fatal(err)
 			}
 			roles[n.Role]++
 		}
-		if len(roles) != 2 || roles[Operator] != 0 || roles[Controller] != 2 {
-			t.Errorf("by the fingerprint of a certificate as %s: %v are selected, want both of the controller and both of its authority", n.Role, roles)
+		if len(roles) != 2 || roles[Operator] != 0 || roles[Controller] != 3 {
+			t.Errorf("by the fingerprint of a certificate as %s: %v are selected, want all three of the controllers and both of their authority", n.Role, roles)
 		}
 	}
 	if len(roles) == 0 {

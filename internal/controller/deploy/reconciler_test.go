@@ -105,7 +105,7 @@ func newReconcilerWorldOf(t *testing.T, text string) *reconcilerWorld {
 		t.Fatal(err)
 	}
 	c := deploy.DeploymentInput{Spec: parse(t, text), SpecYAML: []byte(text), Secrets: secrets, PeerToken: "p", Bundle: &deploy.ControllerBundle{CloudConfig: json.RawMessage("{}")}}
-	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = home.Controller(cloud.FirstBalancer(c.Spec), time.Now()); err != nil {
+	if c.Bundle.Certificate, c.Bundle.DelegatedCA, err = home.Controller(time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	first := machineAt(cloud.FirstBalancer(c.Spec), provision.KindBalancer, cloud.ManagedRegions(c.Spec)[0], "", "1", 0)
