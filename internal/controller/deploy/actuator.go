@@ -132,18 +132,15 @@ func (rc *Reconciler) launchReplicas(ctx context.Context, bs *bundleState, launc
 		}
 		more[g][l.Class] += l.Count
 	}
-	before := map[string]bool{}
-	for _, r := range s.have {
-		before[r.ID] = r.TerminatedReason == ""
-	}
-	_, err = bs.deployer.launchMore(ctx, s.have, more, rc.progress)
-	after, failed := bs.deployer.listObjects(ctx)
-	for _, r := range after {
-		if r.Kind == provision.KindReplica && r.TerminatedReason == "" && !before[r.ID] {
-			launched = append(launched, r.ID)
+	_, objects, err := bs.deployer.launchMore(ctx, s.have, more, rc.progress)
+	for _, o := range objects {
+		if o.Kind == provision.KindReplica {
+			launched = append(launched, o.ID)
 		}
 	}
-	return launched, errors.Join(offersErr, err, failed)
+	slices.Sort(launched)
+	s.have = withLaunched(s.have, objects)
+	return launched, errors.Join(offersErr, err, rc.countReplicas(ctx, bs, s))
 }
 
 // storeDecisions stores which replicas drain for a change, before the change starts. It deletes

@@ -58,6 +58,7 @@ type Deployer struct {
 
 	exhausted provision.ExhaustedOfferings
 	replaced  map[string]string                      // see PlanReplacing
+	launched  *launchedObjects                       // what launchMore launches; nil = it does not run
 	offers    map[service.Region]provision.Offerings // at list prices
 	prices    Prices
 

@@ -16,7 +16,8 @@ import (
 // Clouds list a machine that was removed like one that was lost, or neither. The decisions about replicas therefore contain
 // the desired count of each model in each region: the number of replicas that were there at once and that neither an operator
 // nor a strategy has removed since. What is missing is launched, also above replicas.min. Who removes a replica says so
-// before: a strategy drains it first, an operator's command announces it (ReplicaScaler.AnnounceRemoval).
+// before: a strategy drains it first, an operator's command announces it (ReplicaScaler.AnnounceRemoval). Strategies and
+// commands for services on this computer count what they have launched without listing it, because it may end at once.
 
 // DesiredCount is the desired count of a model in a region.
 type DesiredCount struct {
@@ -190,6 +191,21 @@ func (s *ReplicaScaler) announceRemoval(ctx context.Context, changes provision.C
 	return s.storeCounts(s.Decisions.withRemoved(handles))
 }
 
+// countLaunched stores the desired counts of a service on this computer after replicas were launched beside others.
+func (s *ReplicaScaler) countLaunched(have, launched []provision.Object) error {
+	if cloud.UsesClouds(s.Spec) {
+		return nil
+	}
+	return s.countExisting(withLaunched(have, launched))
+}
+
+// withLaunched returns the objects of a list and those that were launched after it, as if none had ended since.
+func withLaunched(have, launched []provision.Object) []provision.Object {
+	return slices.Concat(slices.DeleteFunc(slices.Clone(have), func(o provision.Object) bool {
+		return slices.ContainsFunc(launched, func(l provision.Object) bool { return l.Handle == o.Handle })
+	}), launched)
+}
+
 // CountReplicas stores the desired counts of a service on this computer after a change. Those of a service in clouds are in
 // its store, to which only its controller writes.
 func (s *ReplicaScaler) CountReplicas(ctx context.Context) error {
@@ -200,6 +216,11 @@ func (s *ReplicaScaler) CountReplicas(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return s.countExisting(have)
+}
+
+// countExisting is CountReplicas of a service on this computer that has these objects.
+func (s *ReplicaScaler) countExisting(have []provision.Object) error {
 	return s.storeCounts(s.Decisions.withCounts(replicaCounts{spec: s.Spec, owner: s.Owner, have: have, needReplacement: withReplacement(have), removed: s.Decisions.drainingHandles(have)}))
 }
 

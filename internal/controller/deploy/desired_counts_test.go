@@ -40,17 +40,23 @@ func newCountedWorld(t *testing.T) *countedWorld {
 	u := &countedWorld{reconcilerWorld: newReconcilerWorldOf(t, aboveMin), text: aboveMin}
 	u.nextLeader()
 	u.settle(t)
+	u.add(t, 2)
+	u.settle(t)
+	u.want(t, "us-east-1-0", "us-east-1-1", "us-east-1-2")
+	return u
+}
+
+// add adds n replicas as an operator's command does.
+func (u *countedWorld) add(t *testing.T, n int) {
+	t.Helper()
 	s := u.operator()
-	w, err := s.PlanAddition(t.Context(), cloud.ReplicaGroup{Model: "llama", Region: "aws/us-east-1"}, 2, provision.ReplicaClass{})
+	w, err := s.PlanAddition(t.Context(), cloud.ReplicaGroup{Model: "llama", Region: "aws/us-east-1"}, n, provision.ReplicaClass{})
 	if err == nil {
 		err = s.ApplyDesired(t.Context(), w)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.settle(t)
-	u.want(t, "us-east-1-0", "us-east-1-1", "us-east-1-2")
-	return u
 }
 
 // nextLeader makes another controller the leader.
@@ -79,6 +85,11 @@ func (u *countedWorld) operator() *deploy.ReplicaScaler {
 	s := newScaling(dp)
 	s.AnnounceRemoval = func(_ context.Context, replicas []provision.Object) {
 		var r telemetry.Removals // a balancer stores it
+		if text := u.store.values["removals"]; text != "" {
+			if err := json.Unmarshal([]byte(text), &r); err != nil {
+				panic(err)
+			}
+		}
 		for _, o := range replicas {
 			var err error
 			if r, err = r.With([]string{o.Handle}, time.Now()); err != nil {
@@ -130,11 +141,39 @@ func TestLostReplicasAboveMinAreReplaced(t *testing.T) {
 	}
 }
 
+// A replica above replicas.min that a strategy adds and that ends before the leader has listed it is replaced, too. One that
+// is then removed is not.
+func TestReplicaThatEndsAtOnceIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newCountedWorld(t)
+		launch := controller.ReplicaLaunch{Model: "llama", Region: "aws/us-east-1", Count: 1}
+		if _, err := u.rc.Apply(t.Context(), controller.CapacityChange{Launch: []controller.ReplicaLaunch{launch}}, always); err != nil {
+			t.Error(err)
+		}
+		u.want(t, "us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3")
+		u.ChangeObject("us-east-1-3", nil)
+		u.settle(t)
+		u.want(t, "us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3")
+		u.remove(t, "us-east-1-3")
+		u.settle(t)
+		u.nextLeader()
+		u.settle(t)
+		u.want(t, "us-east-1-0", "us-east-1-1", "us-east-1-2")
+	})
+}
+
 // A replica that an operator, a strategy or a lower replicas.max removes is not replaced, and replicas.max that is raised
 // again adds none.
 func TestRemovedReplicaIsNotReplaced(t *testing.T) {
 	for what, remove := range map[string]func(t *testing.T, u *countedWorld){
 		"by an operator": func(t *testing.T, u *countedWorld) { u.remove(t, "us-east-1-2") },
+		"by an operator who has added it while no controller led": func(t *testing.T, u *countedWorld) {
+			u.remove(t, "us-east-1-2")
+			u.settle(t)
+			u.add(t, 1)
+			u.remove(t, "us-east-1-2")
+			u.nextLeader()
+		},
 		"by an operator while the leader lists": func(t *testing.T, u *countedWorld) {
 			var once sync.Once // regions are listed at the same time
 			u.listing = func() { once.Do(func() { u.remove(t, "us-east-1-2") }) }
@@ -288,6 +327,25 @@ func TestEndedLocalReplicasAreStartedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		endAll("us-0 L4, us-1 L4")
+	})
+}
+
+// A replica on this computer that ends while the command that adds it still runs counts, also if the command then fails.
+func TestLocalReplicaThatEndsAtOnceCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScaledService(t, "local/us", "")
+		s.Progress = func(c provision.Change, p provision.ChangePhase, _ error) {
+			if p == provision.PhaseDone {
+				s.ChangeObject(c.ID(), func(o *provision.Object) { o.TerminatedReason = "process exited" })
+			}
+		}
+		s.UpdateBalancers = func(context.Context, *deploy.MachinePlan, map[string]bool, map[string]bool) error {
+			return context.Canceled
+		}
+		err := s.ApplyDesired(t.Context(), deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: {onL4: 3}}})
+		if got := s.Decisions.DesiredCounts("me")[s.group]; !errors.Is(err, context.Canceled) || got != 3 {
+			t.Errorf("%d are desired, want 3, %v", got, err)
+		}
 	})
 }
 

@@ -435,8 +435,8 @@ func (s *ReplicaScaler) launchReplicas(ctx context.Context, more map[cloud.Repli
 		return err
 	}
 	s.Changed = true
-	p, err := s.launchMore(ctx, have, more, s.Progress)
-	if err != nil {
+	p, launched, err := s.launchMore(ctx, have, more, s.Progress)
+	if err = errors.Join(err, s.countLaunched(have, launched)); err != nil {
 		return err
 	}
 	return s.updateBalancers(ctx, p)
@@ -544,14 +544,17 @@ func (dp *Deployer) removeMachines(ctx context.Context, removed []provision.Obje
 	return err
 }
 
-// launchMore launches additional replicas of classes and returns the final plan.
-func (dp *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*MachinePlan, error) {
-	defer func() { dp.Counts = nil }() // Up replans where there is no capacity
+// launchMore launches additional replicas of classes and returns the final plan and what it has launched, also where it
+// fails.
+func (dp *Deployer) launchMore(ctx context.Context, have []provision.Object, more map[cloud.ReplicaGroup]provision.ClassCounts, progress provision.ProgressFunc) (*MachinePlan, []provision.Object, error) {
+	defer func() { dp.Counts, dp.launched = nil, nil }() // Up replans where there is no capacity
 	p, err := dp.planMore(have, more)
 	if err != nil {
-		return p, err
+		return p, nil, err
 	}
-	return dp.Up(ctx, p, progress)
+	dp.launched = &launchedObjects{}
+	p, err = dp.Up(ctx, p, progress)
+	return p, dp.launched.objects, err
 }
 
 // planMore returns the plan of launchMore and sets Counts accordingly.

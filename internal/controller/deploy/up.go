@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -75,10 +76,37 @@ func (p *MachinePlan) removeOthers(selected func(provision.Change) bool) (others
 
 // launcher returns the provider that launches machines.
 func (dp *Deployer) launcher() provision.Provider {
-	if dp.Enrolments == nil {
-		return dp.Provider
+	p := dp.Provider
+	if dp.launched != nil {
+		p = collectingProvider{p, dp.launched}
 	}
-	return recordingProvider{dp.Provider, dp.Enrolments}
+	if dp.Enrolments != nil {
+		p = recordingProvider{p, dp.Enrolments}
+	}
+	return p
+}
+
+// launchedObjects are the objects that were launched, whether or not they have ended since.
+type launchedObjects struct {
+	mu      sync.Mutex
+	objects []provision.Object
+}
+
+// collectingProvider launches objects and collects them.
+type collectingProvider struct {
+	provision.Provider
+	launched *launchedObjects
+}
+
+// Launch implements provision.Provider.
+func (c collectingProvider) Launch(ctx context.Context, desired provision.Desired) (provision.Object, error) {
+	o, err := c.Provider.Launch(ctx, desired)
+	if err == nil {
+		c.launched.mu.Lock()
+		defer c.launched.mu.Unlock()
+		c.launched.objects = append(c.launched.objects, o)
+	}
+	return o, err
 }
 
 // missingError returns the error of an applied plan with missing replicas.
