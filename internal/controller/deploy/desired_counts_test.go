@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -280,6 +281,40 @@ func TestUnresponsiveRegionKeepsItsCount(t *testing.T) {
 		u.settle(t)
 		u.want(t, "us-east-1-0", "us-east-1-1", "us-east-1-2")
 	})
+}
+
+// A restored backup has the desired counts of its time: the leader launches what is missing of them. Replicas beyond them
+// stay and count.
+func TestRestoredCounts(t *testing.T) {
+	for what, tt := range map[string]struct {
+		change func(t *testing.T, u *countedWorld) // after the backup
+		want   []string
+	}{
+		"replicas that were lost with the store": {func(_ *testing.T, u *countedWorld) {
+			u.store.values = map[string]string{}
+			u.ChangeObject("us-east-1-1", nil)
+			u.ChangeObject("us-east-1-2", nil)
+		}, []string{"us-east-1-0", "us-east-1-1", "us-east-1-2"}},
+		"a replica that was removed": {func(t *testing.T, u *countedWorld) { u.remove(t, "us-east-1-2") }, []string{"us-east-1-0", "us-east-1-1", "us-east-1-2"}},
+		"a replica that was added":   {func(t *testing.T, u *countedWorld) { u.add(t, 1) }, []string{"us-east-1-0", "us-east-1-1", "us-east-1-2", "us-east-1-3"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := newCountedWorld(t)
+				backup := maps.Clone(u.store.values)
+				tt.change(t, u)
+				u.nextLeader()
+				u.settle(t)
+				u.store.values = backup
+				u.nextLeader() // the controller acquires its lease again
+				u.settle(t)
+				u.want(t, tt.want...)
+				u.ChangeObject("us-east-1-0", nil)
+				u.settle(t)
+				u.want(t, tt.want...)
+			})
+		})
+	}
 }
 
 // Counts of an earlier service with the same name, in a store that outlived it, are not used.
