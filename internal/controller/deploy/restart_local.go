@@ -1,6 +1,8 @@
 package deploy
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"skyserve/provision"
@@ -30,6 +32,26 @@ func (rc *Reconciler) restartsBalancer(bs *bundleState, c provision.Change) bool
 	}
 	last := rc.balancerStarts[c.ID()]
 	return last.count == 0 || !rc.now().Before(last.at.Add(restartBackoff.Delay(last.count, c.ID())))
+}
+
+// restartBalancers starts the machines of balancers on this computer that have ended. A command that waits for balancers
+// needs this: the controller starts none while the command holds the lock of the service.
+func (dp *Deployer) restartBalancers(ctx context.Context, have []provision.Object, progress provision.ProgressFunc) error {
+	if !slices.ContainsFunc(have, func(o provision.Object) bool {
+		return o.Kind == provision.KindBalancer && o.TerminatedReason != "" && cloud.RunsOnThisComputer(o.Region)
+	}) {
+		return nil
+	}
+	filter := dp.Filter
+	defer func() { dp.Filter = filter }()
+	dp.Filter = func(_ *MachinePlan, c provision.Change) bool {
+		return c.Kind() == provision.KindBalancer && c.Action == provision.ActionLaunch && cloud.RunsOnThisComputer(c.Region())
+	}
+	p, err := dp.planFor(have, nil)
+	if err == nil {
+		_, err = provision.Apply(ctx, p.Changes, dp.launcher(), dp.applyOptions(p, progress))
+	}
+	return err
 }
 
 // countRestarts records the starts of balancers among changes.

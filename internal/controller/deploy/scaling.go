@@ -383,7 +383,7 @@ func (s *ReplicaScaler) applyDecisions(ctx context.Context, to ReplicaDecisions)
 	if err != nil {
 		return err
 	}
-	err = s.UpdateBalancers(ctx, &MachinePlan{Observed: have}, after, subtract(before, after))
+	err = s.startAndUpdateBalancers(ctx, &MachinePlan{Observed: have}, after, subtract(before, after))
 	if err != nil && !errors.As(err, new(*UnconfirmedError)) {
 		return err
 	}
@@ -425,7 +425,22 @@ func (s *ReplicaScaler) updateBalancers(ctx context.Context, p *MachinePlan) err
 			fresh[c.ID()] = true
 		}
 	}
-	return s.UpdateBalancers(ctx, p, s.Decisions.NotServing(), fresh)
+	return s.startAndUpdateBalancers(ctx, p, s.Decisions.NotServing(), fresh)
+}
+
+// startAndUpdateBalancers starts the balancers on this computer that have ended, and calls UpdateBalancers, which waits for
+// them.
+func (s *ReplicaScaler) startAndUpdateBalancers(ctx context.Context, p *MachinePlan, idle, fresh map[string]bool) error {
+	if !cloud.UsesClouds(s.Spec) {
+		have, err := s.listObjects(ctx)
+		if err == nil {
+			err = s.restartBalancers(ctx, have, s.Progress)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.UpdateBalancers(ctx, p, idle, fresh)
 }
 
 // launchReplicas launches more replicas.

@@ -105,6 +105,49 @@ func newScaledService(t *testing.T, region service.Region, autoscale string) *sc
 	return s
 }
 
+// A change of replicas starts the balancers on this computer that have ended: the controller waits for the end of the
+// command, which waits for the balancers.
+func TestChangeOfReplicasStartsEndedBalancers(t *testing.T) {
+	for what, change := range map[string]func(t *testing.T, s *scaledService) error{
+		"drain":  func(t *testing.T, s *scaledService) error { return s.Drain(t.Context(), "us-1", true) },
+		"resume": func(t *testing.T, s *scaledService) error { return s.Drain(t.Context(), "us-0", false) },
+		"donate": func(t *testing.T, s *scaledService) error { return s.Donate(t.Context(), "us-1") },
+		"add": func(t *testing.T, s *scaledService) error {
+			return s.ApplyDesired(t.Context(), deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: {onL4: 3}}})
+		},
+		"remove": func(t *testing.T, s *scaledService) error {
+			p, err := s.PlanRemoval(t.Context(), "us-1")
+			if err == nil {
+				err = s.Remove(t.Context(), p, "us-1")
+			}
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScaledService(t, "local/us", "donate_for: 1h")
+				if what != "add" {
+					s.apply(t, provision.ClassCounts{onL4: 3})
+				}
+				if err := s.Drain(t.Context(), "us-0", true); err != nil {
+					t.Fatal(err)
+				}
+				s.ChangeObject("lb-us-0", func(o *provision.Object) { o.TerminatedReason = "process exited" })
+				running := 0
+				s.UpdateBalancers = func(context.Context, *deploy.MachinePlan, map[string]bool, map[string]bool) error {
+					running = len(slices.DeleteFunc(s.Objects(), func(o provision.Object) bool {
+						return o.ID != "lb-us-0" || o.TerminatedReason != ""
+					}))
+					return nil
+				}
+				if err := change(t, s); err != nil || running != 1 {
+					t.Errorf("the balancer runs %d times when it gets the change, want once, %v", running, err)
+				}
+			})
+		})
+	}
+}
+
 // apply applies the desired counts and returns what could not be applied.
 func (s *scaledService) apply(t *testing.T, counts provision.ClassCounts) string {
 	t.Helper()
