@@ -188,15 +188,12 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 		return err
 	}
 	printPlainHTTP(w, v.spec)
-	for _, a := range s.Alerts {
-		printMessage(w, string(a.Severity), "%s", strings.TrimPrefix(a.Line(), string(a.Severity)+": "))
-	}
-	reasonOfController := ""
+	alerts, reasonOfController := s.Alerts, ""
 	if c := s.Controller; c != nil {
-		reason, severity, alert := controllerReason(c, s.Alerts)
-		if reasonOfController = reason; alert != "" {
-			printMessage(w, string(severity), "%s", alert)
-		}
+		alerts, reasonOfController = telemetry.MergeAlerts(s.Alerts, c.Alerts), controllerReason(c)
+	}
+	for _, a := range alerts {
+		printMessage(w, string(a.Severity), "%s", strings.TrimPrefix(a.Line(), string(a.Severity)+": "))
 	}
 	for _, problem := range s.Problems {
 		printMessage(w, labelProblem, "%s", problem)
@@ -347,25 +344,11 @@ const decisionsName = "decisions.json"
 // decisionsFile is the file of the decisions about a local service's replicas.
 func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), decisionsName) }
 
-// controllerReason returns the reason of the controller's row, and the alert that the status shows above its table; empty
-// if there is none, or a balancer reports it too. An alert with its next step would make the table too wide to read.
-func controllerReason(c *deploy.ControllerStatus, shown []telemetry.Alert) (reason string, severity telemetry.Severity, alert string) {
-	reason = "runs beside " + c.Machine
-	why, rest, severity := c.Reason, "", telemetry.Severity("")
-	for _, s := range []telemetry.Severity{telemetry.SeverityCritical, telemetry.SeverityWarning} {
-		if before, after, found := strings.Cut(why, string(s)+": "); found {
-			why, severity, rest = strings.TrimSuffix(before, ": "), s, after
-			break
-		}
+// controllerReason returns the reason of the controller's row.
+func controllerReason(c *deploy.ControllerStatus) string {
+	reason := "runs beside " + c.Machine
+	if c.Reason == "" {
+		return reason
 	}
-	isKnown := func(a telemetry.Alert) bool {
-		return c.State == service.StateReady || a.Kind == telemetry.AlertStore && a.Severity == telemetry.SeverityCritical
-	}
-	if slices.ContainsFunc(shown, isKnown) {
-		rest = ""
-	}
-	if why == "" {
-		return reason, severity, rest
-	}
-	return reason + ": " + why, severity, rest
+	return reason + ": " + c.Reason
 }

@@ -28,7 +28,7 @@ func TestChecksKeepTheirConnection(t *testing.T) {
 	unit.Start()
 	defer unit.Close()
 	for range 20 {
-		if remark, err := checkReadyURL(t.Context(), unit.URL, ""); err != nil || remark != "disk is slow" {
+		if remark, _, err := checkReadyURL(t.Context(), unit.URL, ""); err != nil || remark != "disk is slow" {
 			t.Fatalf("got %q, %v", remark, err)
 		}
 	}

@@ -191,6 +191,17 @@ type UnitStatus struct {
 	Running bool   `json:"running"`
 	Ready   bool   `json:"ready"`
 	Reason  string `json:"reason,omitempty"`
+	// Alerts are those that a controller reports. Reason does not contain them.
+	Alerts []telemetry.Alert `json:"alerts,omitempty"`
+}
+
+// problem returns Reason and Alerts in one line.
+func (s UnitStatus) problem() string {
+	text := s.Reason
+	for _, a := range s.Alerts {
+		text += ": " + a.Line()
+	}
+	return text
 }
 
 var (

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -409,9 +410,29 @@ func TestReadinessResponses(t *testing.T) {
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, c.body)
 		}))
-		remark, err := checkReadyURL(t.Context(), server.URL, "")
+		remark, _, err := checkReadyURL(t.Context(), server.URL, "")
 		if got := fmt.Sprint(err); remark != c.remark || c.want == "" && err != nil || c.want != "" && got != c.want {
 			t.Errorf("%s: got %q and %v", name, remark, err)
+		}
+		server.Close()
+	}
+}
+
+// The status of a controller contains its alerts with their fields, whether or not it is ready.
+func TestReadinessResponseWithAlerts(t *testing.T) {
+	alert := telemetry.Alert{Severity: telemetry.SeverityCritical, Kind: telemetry.AlertStore, Message: "warning: no space left", NextStep: "free disk space"}
+	for status, want := range map[int]string{http.StatusOK: "", http.StatusServiceUnavailable: "readiness probe returned HTTP status 503"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasPrefix(r.Header.Get("Accept"), "application/json") {
+				t.Errorf("it accepts %q", r.Header.Get("Accept"))
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(status)
+			_ = json.NewEncoder(w).Encode(telemetry.HealthAlerts{Alerts: []telemetry.Alert{alert}})
+		}))
+		phase, reason, alerts := readinessPhase(t.Context(), Unit{ReadinessURL: server.URL}, nil)
+		if (phase == PhaseReady) != (status == http.StatusOK) || reason != want || len(alerts) != 1 || alerts[0] != alert {
+			t.Errorf("%d: got %s %q, %+v", status, phase, reason, alerts)
 		}
 		server.Close()
 	}

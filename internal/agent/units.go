@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"unicode"
 
 	"skyserve/internal/identity"
+	"skyserve/internal/telemetry"
 )
 
 const (
@@ -195,7 +197,7 @@ func (a *Agent) checkUnits(ctx context.Context, d Deployment) (ready, lost bool)
 		s, unitPhase, state := a.checkUnit(ctx, u)
 		lost = lost || state.NeedsStart
 		if units[i] = s; !s.Ready && phase == PhaseReady {
-			phase, reason = unitPhase, u.Name+": "+s.Reason
+			phase, reason = unitPhase, u.Name+": "+s.problem()
 			first = observedUnit{u, state}
 		}
 	}
@@ -226,7 +228,7 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 	}
 	s.Running = state.Running
 	if s.Running {
-		phase, s.Reason = readinessPhase(ctx, u, state.Lines)
+		phase, s.Reason, s.Alerts = readinessPhase(ctx, u, state.Lines)
 	} else {
 		phase, s.Reason = PhaseFailed, state.Reason
 	}
@@ -249,16 +251,16 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 }
 
 // readinessPhase returns the phase of a running unit. reason is why it is not ready, or the remark of
-// a ready unit, such as an alert.
-func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, reason string) {
+// a ready unit; alerts are those of a controller.
+func readinessPhase(ctx context.Context, u Unit, lines []string) (phase Phase, reason string, alerts []telemetry.Alert) {
 	if u.ReadinessURL == "" {
-		return PhaseReady, ""
+		return PhaseReady, "", nil
 	}
-	remark, err := checkReadyURL(ctx, u.ReadinessURL, u.ReadinessKey)
+	remark, alerts, err := checkReadyURL(ctx, u.ReadinessURL, u.ReadinessKey)
 	if err != nil {
-		return phaseOf(lines), err.Error()
+		return phaseOf(lines), err.Error(), alerts
 	}
-	return PhaseReady, remark
+	return PhaseReady, remark, alerts
 }
 
 // weightsLogPhrases are phrases in the logs of engines that download or load weights.
@@ -284,33 +286,50 @@ var localClient = &http.Client{
 }
 
 // checkReadyURL returns nil if a URL of this machine returns 200. remark is the text after "ok" in a
-// plain-text response, which balancers and controllers send. key is the API key that the unit requires.
-func checkReadyURL(ctx context.Context, url, key string) (remark string, err error) {
+// plain-text response, which balancers send. alerts are those of a controller, also with an error. key is the API key that
+// the unit requires.
+func checkReadyURL(ctx context.Context, url, key string) (remark string, alerts []telemetry.Alert, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
+	req.Header.Set("Accept", "application/json, text/plain, */*")
 	if key != "" {
 		req.Header.Set("Authorization", "Bearer "+key)
 	}
 	resp, err := localClient.Do(req)
 	if err != nil {
-		return "", errors.New("no response to the readiness probe")
+		return "", nil, errors.New("no response to the readiness probe")
 	}
 	defer resp.Body.Close()
-	text := plainText(resp)
+	text, alerts := plainText(resp), healthAlerts(resp)
 	_, _ = io.CopyN(io.Discard, resp.Body, maxReadyBody) // a connection is kept once its response is read
 	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(strings.TrimSuffix(fmt.Sprintf("readiness probe returned HTTP status %d: %s", resp.StatusCode, text), ": "))
+		return "", alerts, errors.New(strings.TrimSuffix(fmt.Sprintf("readiness probe returned HTTP status %d: %s", resp.StatusCode, text), ": "))
 	}
 	if after, ok := strings.CutPrefix(text, "ok"); ok {
-		return strings.TrimPrefix(after, "; "), nil
+		return strings.TrimPrefix(after, "; "), alerts, nil
 	}
-	return "", nil
+	return "", alerts, nil
 }
 
 // maxReadyBody is the maximum number of bytes read of a response: enough for a few alerts.
 const maxReadyBody = 2 << 10
+
+// maxHealthAlerts is the maximum number of bytes read of a controller's alerts, which name what they are about.
+const maxHealthAlerts = 64 << 10
+
+// healthAlerts returns the alerts in a JSON response; none in any other response.
+func healthAlerts(resp *http.Response) []telemetry.Alert {
+	var health telemetry.HealthAlerts
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return nil
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxHealthAlerts)).Decode(&health); err != nil {
+		return nil // the response of an engine has another form
+	}
+	return health.Alerts
+}
 
 // plainText returns the lines of a plain-text response, joined; empty for other content types.
 func plainText(resp *http.Response) string {

@@ -188,21 +188,25 @@ func sameControlPlane(a, b *telemetry.Alerts) bool {
 }
 
 // serveHealth serves GET /healthz: 503 with the critical alerts about the store; without one, "ok", followed by the other
-// alerts. Each alert has a line.
-func (c *Controller) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	var broken, lines []string
-	for _, a := range c.alerts(time.Now()) {
-		if a.Kind == telemetry.AlertStore && a.Severity == telemetry.SeverityCritical {
-			broken = append(broken, a.Line())
-		}
+// alerts. Each alert has a line. A request that accepts JSON gets telemetry.HealthAlerts instead of lines.
+func (c *Controller) serveHealth(w http.ResponseWriter, r *http.Request) {
+	alerts, status, lines := c.alerts(time.Now()), http.StatusOK, []string{"ok"}
+	if broken := slices.DeleteFunc(slices.Clone(alerts), func(a telemetry.Alert) bool {
+		return a.Kind != telemetry.AlertStore || a.Severity != telemetry.SeverityCritical
+	}); len(broken) > 0 {
+		alerts, status, lines = broken, http.StatusServiceUnavailable, nil
+	}
+	w.Header().Set("Vary", "Accept")
+	if strings.HasPrefix(r.Header.Get("Accept"), "application/json") {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(telemetry.HealthAlerts{Alerts: alerts}) // fails only when the client has disconnected
+		return
+	}
+	for _, a := range alerts {
 		lines = append(lines, a.Line())
 	}
-	if len(broken) > 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		lines = broken
-	} else {
-		lines = append([]string{"ok"}, lines...)
-	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
 	_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // fails only when the client has disconnected
 }

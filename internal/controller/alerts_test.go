@@ -18,10 +18,11 @@ import (
 )
 
 // get sends a request to the controller's own listener.
-func (w *world) get(t *testing.T, path string) (status int, text string) {
+func (w *world) get(t *testing.T, path string, accept ...string) (status int, text string) {
 	t.Helper()
-	rec := httptest.NewRecorder()
-	w.handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+	rec, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil)
+	req.Header["Accept"] = accept
+	w.handler().ServeHTTP(rec, req)
 	body, err := io.ReadAll(rec.Result().Body)
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +60,11 @@ func TestHealthReportsStoreFailures(t *testing.T) {
 		status, text := w.get(t, "/healthz")
 		if status != c.status || !strings.Contains(text, c.want) || c.want == "ok" && text != "ok\n" {
 			t.Errorf("%s: got %d %q, want %d and %q", name, status, text, c.status, c.want)
+		}
+		var health telemetry.HealthAlerts
+		status, text = w.get(t, "/healthz", "application/json, */*")
+		if json.Unmarshal([]byte(text), &health) != nil || status != c.status || (len(health.Alerts) == 0) != (c.want == "ok") {
+			t.Errorf("%s: as JSON, got %d %s", name, status, text)
 		}
 		var v View
 		if _, text := w.get(t, "/v1/state"); json.Unmarshal([]byte(text), &v) != nil || (len(v.Alerts) == 0) != (c.want == "ok") {

@@ -141,6 +141,11 @@ type Alerts struct {
 	Store      *StoreState      `json:"store"`
 }
 
+// HealthAlerts is the response of a controller's health endpoint to a request that accepts JSON.
+type HealthAlerts struct {
+	Alerts []Alert `json:"alerts"`
+}
+
 // AlertsPrefix is the prefix of the store keys of Alerts.
 const AlertsPrefix = "alerts."
 

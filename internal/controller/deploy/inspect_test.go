@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testcloud/conformance"
 	"skyserve/provision"
 	"skyserve/provision/cloud"
@@ -156,13 +158,14 @@ func TestStatusOfMachines(t *testing.T) {
 // A controller that cannot work, for example on a full disk, has its own status: the balancer on its
 // machine serves. Its warnings are shown too.
 func TestStatusOfControllerWithFullDisk(t *testing.T) {
-	full := "GET http://127.0.0.1:8311/healthz returned 503: critical: store: no space left on device"
+	full := "readiness probe returned HTTP status 503"
+	alert := telemetry.Alert{Severity: telemetry.SeverityCritical, Kind: telemetry.AlertStore, Message: "no space left on device"}
 	for phase, c := range map[agent.Phase]struct {
 		unit  agent.UnitStatus
 		state deploy.ServiceState
 		want  string
 	}{
-		agent.PhaseStarting: {agent.UnitStatus{Running: true, Reason: full}, deploy.StateDegraded, "STARTING " + full},
+		agent.PhaseStarting: {agent.UnitStatus{Running: true, Reason: full, Alerts: []telemetry.Alert{alert}}, deploy.StateDegraded, "STARTING " + full},
 		agent.PhaseFailed:   {agent.UnitStatus{Reason: "exit status 1"}, deploy.StateDegraded, "FAILED exit status 1"},
 		agent.PhaseReady:    {agent.UnitStatus{Running: true, Ready: true, Reason: "warning: 12 MiB free"}, deploy.StateReady, "READY warning: 12 MiB free"},
 	} {
@@ -176,6 +179,9 @@ func TestStatusOfControllerWithFullDisk(t *testing.T) {
 		}
 		if got := machineState(t, s, "lb-us-east-1-0"); !strings.HasPrefix(got, "READY") || s.State != c.state || s.Controller == nil {
 			t.Errorf("%s: the balancer is %s and the service %s with %+v", phase, got, s.State, s.Controller)
+		}
+		if !slices.Equal(s.Controller.Alerts, c.unit.Alerts) {
+			t.Errorf("%s: got the alerts %+v, want %+v", phase, s.Controller.Alerts, c.unit.Alerts)
 		}
 		if got := string(s.Controller.State) + " " + s.Controller.Reason; got != c.want {
 			t.Errorf("%s: got %q, want %q", phase, got, c.want)

@@ -80,7 +80,7 @@ type ServiceStatus struct {
 	LastFailure string `json:"last_failure"`
 	// Problems are the parts that could not be observed, one line each.
 	Problems []string `json:"problems"`
-	// Alerts are the current alerts. Controller.Reason contains the controller's own alerts.
+	// Alerts are the current alerts. Controller.Alerts are those that the controller reports to its machine.
 	Alerts []telemetry.Alert `json:"alerts"`
 }
 
@@ -108,6 +108,8 @@ type ControllerStatus struct {
 	Machine string               `json:"machine"`
 	State   service.ReplicaState `json:"state"`
 	Reason  string               `json:"reason"`
+	// Alerts are those that it reports to its machine's agent. Reason contains those of an earlier version.
+	Alerts []telemetry.Alert `json:"alerts"`
 	// Admin is the URL of its health endpoint, on its own machine.
 	Admin string `json:"admin"`
 }
@@ -392,7 +394,7 @@ func controllerOf(spec *service.Spec, machines []provision.Object, responses []m
 
 // controllerOn returns the status of the controller on a machine, by ID; nil if the machine runs none.
 func controllerOn(spec *service.Spec, id string, machines []provision.Object, responses []machineReport) *ControllerStatus {
-	c := &ControllerStatus{ID: provision.ControllerID, Machine: id, State: service.StateFailed, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
+	c := &ControllerStatus{ID: provision.ControllerID, Machine: id, State: service.StateFailed, Alerts: []telemetry.Alert{}, Reason: "its machine no longer exists; run 'skyserve up' to replace it"}
 	if !cloud.UsesClouds(spec) {
 		c.Reason = "its process has ended; run 'skyserve up' to start it again"
 	}
@@ -409,6 +411,7 @@ func controllerOn(spec *service.Spec, id string, machines []provision.Object, re
 	if u < 0 {
 		return nil
 	}
+	c.Alerts = append(c.Alerts, units[u].Alerts...)
 	switch c.Reason = units[u].Reason; {
 	case units[u].Ready:
 		c.State = service.StateReady
