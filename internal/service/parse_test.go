@@ -439,7 +439,7 @@ func TestKeyUnderTwoNamesIsRejected(t *testing.T) {
 	}
 }
 
-// A target that nothing uses yet does not fail, but the operator is told.
+// A target that nothing uses yet is valid, with a warning.
 func TestTargetWithoutEffectWarns(t *testing.T) {
 	spec, err := Parse("service.yaml", []byte("name: chat\nmodels: [{name: m, slo: {fast: {ttft: 1s}, normal: {e2e: 5m}}}]\nregions: [{name: local/us}]\n"))
 	if err != nil {
