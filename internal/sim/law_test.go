@@ -42,11 +42,13 @@ func TestCostIsNotBehindSkyLB(t *testing.T) {
 	}
 }
 
-// The default policy serves as much as skylb in three drawn loads that it once lost:
+// The default policy serves as much as skylb in four drawn loads that it once lost:
 //   - An overload of conversations at one replica. It served requests of older sessions first, even when little of their
 //     long prompts was still cached, and rejected shorter ones.
 //   - Bursts of one prompt. Engines cache a prompt when its step ends, so it had the prompt computed again and again.
 //   - Many running requests, which every prefill step interrupts. It spread prompts over more steps than necessary.
+//   - Many clients with a few prompts, which fit into each replica's memory. It computed each prompt once, at a replica
+//     that then had up to twice as many requests as others.
 func TestCostServesAsMuchAsSkyLB(t *testing.T) {
 	const runs = 4
 	for _, c := range []struct {
@@ -61,6 +63,7 @@ func TestCostServesAsMuchAsSkyLB(t *testing.T) {
 		}, 0.99},
 		{"bursts of one prompt", 1900069, workload.Bursts, func(*Scenario) {}, 1},
 		{"many running requests", 2000127, workload.Arena, func(*Scenario) {}, 1},
+		{"prompts shared by many clients", 2100154, workload.Groups, func(*Scenario) {}, 0.985},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := Mixture(c.seed)

@@ -69,21 +69,21 @@ func (b *Balancer) describeTarget(now time.Duration, q *queue, t *target, c *pol
 }
 
 // fillMatches sets the candidates' prefix matches for r's prompt and their cache sizes, and clears
-// their scores for the previous request. It reports whether several requests share the longest match
-// of the replicas (policy.Facts.SharedPrefix). It does nothing for a policy without Traits.Prefix.
-func (b *Balancer) fillMatches(r *request) (sharedPrefix bool) {
+// their scores for the previous request. It returns what the tree found for the replicas. It does nothing for a policy
+// without Traits.Prefix.
+func (b *Balancer) fillMatches(r *request) (found prefix.Found) {
 	if !b.traits.Prefix {
-		return false
+		return found
 	}
 	b.fillMatchesFrom(b.caches.peers, r, b.firstPeer, len(b.candidates))
-	found := b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)
+	found = b.fillMatchesFrom(b.caches.replicas, r, 0, b.firstPeer)
 	if found.Continues {
 		for i := range b.candidates[:b.firstPeer] {
 			c := &b.candidates[i]
 			c.InUseBytes = b.targets[i].inUse(r.Prompt, c.MatchBytes/prefix.BlockBytes) * prefix.BlockBytes
 		}
 	}
-	return found.Continues
+	return found
 }
 
 // fillMatchesFrom is fillMatches for the candidates of a tree. A peer has several engines, so its matches are never

@@ -201,12 +201,12 @@ func (b *Balancer) placeRequest(now time.Duration, q *queue, r *request) bool {
 func (b *Balancer) chooseTarget(now time.Duration, q *queue, r *request) bool {
 	q.releaseHold(r)
 	r.awaitsPrefill = false
-	sharedPrefix := b.fillMatches(r)
+	found := b.fillMatches(r)
 	b.facts = policy.Facts{
 		ID: r.ID, Now: now, Model: r.Model, Session: r.Session,
 		PromptBytes: r.Prompt.Bytes(), PromptTokens: r.promptLength(), PrefixHashes: r.Prompt,
 		MaxTokens: r.MaxTokens, ResponseTokens: q.answerLengths.mean, CachedShare: b.hitRate.Or(0),
-		EvictedShare: q.evictions.evictedShare(), SupersededShare: q.evictions.superseded, SharedPrefix: sharedPrefix,
+		EvictedShare: q.evictions.evictedShare(), SupersededShare: q.evictions.superseded, SharedPrefix: found.Continues, PrefixUses: found.Uses,
 		Waited: now - r.WaitingSince, MaxWait: min(b.maxWait(r), b.cfg.MaxWait), Queued: q.Len(), Candidates: b.candidates,
 	}
 	choice := b.cfg.Policy.Choose(&b.facts)

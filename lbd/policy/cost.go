@@ -61,6 +61,9 @@ type CostConstants struct {
 	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts in the cost of a copy. A copy is made when a
 	// shared prefix that a replica here has cached is computed elsewhere too.
 	MaxEvictedShare float64
+	// CopyMargin is how many standard deviations of a random number of requests a replica must have fewer than the one
+	// with the longest match, before a copy of a shared prefix there counts as useful to later requests (copyShare).
+	CopyMargin float64
 	// PeerMarginShare is a share of the request's duration at an idle replica without a cache. This time is added to the
 	// cost of a peer, so that no request is forwarded for a small gain: the later turns of its conversation would
 	// follow their cached prefix to the peer, each with another round trip.
@@ -102,6 +105,7 @@ func DefaultCostConstants() CostConstants {
 		OccupancyWeight:        3,
 		SupersededMatchWeight:  0.3,
 		MaxEvictedShare:        0.9,
+		CopyMargin:             2,
 		PeerMarginShare:        0.03,
 		PeerPrefillMarginShare: 0.1,
 		PeerLoadLifetime:       1.0 / 3,
@@ -278,6 +282,12 @@ type costTerms struct {
 	// evictedPerCopy is the number of evicted tokens that are computed again for each token of a copy
 	// (CostConstants.MaxEvictedShare).
 	evictedPerCopy float64
+	// evictedShare is Facts.EvictedShare, at most MaxEvictedShare, for a request with a shared prefix; otherwise 0.
+	evictedShare float64
+	// usesPerReplica is Facts.PrefixUses, divided by the number of live replicas here.
+	usesPerReplica float64
+	// matchRequests is the lowest number of requests at a live replica with localMatch; 0 if localMatch is 0.
+	matchRequests float64
 	// meanRequests and meanPrefillTokens are the results of meanLoad; 0 if there are no peers.
 	meanRequests, meanPrefillTokens float64
 	// residence is the mean residence time of the live candidates, in seconds at the nominal pace; 0 = unknown.
@@ -306,7 +316,7 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	// text at its former replica is not needed again.
 	if f.SharedPrefix {
 		e := min(f.EvictedShare, p.constants.MaxEvictedShare)
-		t.evictedPerCopy = e / (1 - e)
+		t.evictedShare, t.evictedPerCopy = e, e/(1-e)
 	}
 	t.decodeSeconds = t.responseSteps * p.constants.DecodeBase
 	t.residence = meanResidence(f.Candidates)
@@ -316,10 +326,16 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
 		if c := &f.Candidates[i]; c.Live {
 			live++
-			t.localMatch = max(t.localMatch, t.weightedMatch(c))
+			switch match, n := t.weightedMatch(c), float64(requestsAt(c)); {
+			case match > t.localMatch:
+				t.localMatch, t.matchRequests = match, n
+			case match == t.localMatch && match > 0:
+				t.matchRequests = min(t.matchRequests, n)
+			}
 		}
 	}
 	t.liveHere = live > 0
+	t.usesPerReplica = float64(f.PrefixUses) / float64(max(1, live))
 	if firstPeer(f.Candidates) < len(f.Candidates) {
 		t.meanRequests, t.meanPrefillTokens = meanLoad(f.Candidates)
 	}
@@ -386,10 +402,23 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	}
 	ahead := p.constants.PrefillQueueWeight * prefillTokens / p.constants.PrefillRate
 	own, delay := ahead+prefill+t.decodeSeconds, prefill+t.addedDecodeSeconds
+	if t.sharedPrefix && !c.Peer && copied > 0 {
+		delay -= (1 - p.copyShare(t, n)) * copied / p.constants.PrefillRate
+	}
 	if !c.JoinsPrefill {
 		delay += p.constants.PrefillBase
 	}
 	return p.waitSeconds(t, c, added) + p.laterSeconds(t, c) + p.memorySeconds(t, c, added, n) + pace*(own+t.slowdownWeight*n*delay)
+}
+
+// copyShare returns the share of the delay by computing a copy of a shared prefix, at a replica with n requests, that
+// the request itself has to justify. Each later request with the prefix that would rather be here than at the replica
+// that has it justifies as much. Their expected number is that of earlier ones per replica, times two factors: how many
+// fewer requests this replica has, beyond chance (CopyMargin), and how likely the copy is to be kept.
+func (p *Cost) copyShare(t *costTerms, n float64) float64 {
+	fewer := max(0, t.matchRequests-n-p.constants.CopyMargin*math.Sqrt(t.matchRequests)) / max(1, t.matchRequests)
+	kept := (1 - t.evictedShare) * (1 - t.evictedShare) // of the copy, and of what it evicts
+	return 1 / (1 + t.usesPerReplica*fewer*kept)
 }
 
 // addedTokens returns how many tokens of the prompt count as taking free memory at c:

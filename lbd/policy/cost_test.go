@@ -620,3 +620,28 @@ func TestRequestsJoinAPrefillStep(t *testing.T) {
 		})
 	}
 }
+
+// A replica has cached a prefix of 2,000 tokens and has 90 requests, another one has 40. Once many requests have had the
+// prefix, a copy at the other replica is computed: later requests use it too.
+func TestPrefixOfManyRequestsIsCopied(t *testing.T) {
+	for _, c := range []struct {
+		what           string
+		uses, requests int
+		evicted        float64
+		want           int
+	}{
+		{"few requests had the prefix", 3, 40, 0, 0},
+		{"many requests had the prefix", 300, 40, 0, 1},
+		{"the loads differ by chance only", 300, 75, 0, 0},
+		{"caches are full", 300, 40, 0.7, 0},
+	} {
+		cs := fleet(2)
+		cs[0].Outstanding, cs[0].MatchBytes, cs[0].InUseBytes = 90, 8000, 8000
+		cs[1].Outstanding = c.requests
+		f := long(2100, cs)
+		f.SharedPrefix, f.PrefixUses, f.EvictedShare = true, c.uses, c.evicted
+		if got := NewCost().Choose(f).Index; got != c.want {
+			t.Errorf("%s: chose replica %d, want %d", c.what, got, c.want)
+		}
+	}
+}

@@ -175,6 +175,9 @@ type Facts struct {
 	// have. The match is then a prefix such as a system prompt, and more requests will probably share it. For the next turn
 	// of a conversation, SharedPrefix is false: no earlier request continues after the match.
 	SharedPrefix bool
+	// PrefixUses is about the number of earlier requests of this balancer with the longest match of the replicas; 0 for the
+	// text of a single conversation (prefix.Found.Uses).
+	PrefixUses int
 	// CachedShare is the mean share, 0..1, of a prompt that engines found in their caches, over the recent
 	// requests of all models; 0 until an engine has reported it.
 	CachedShare float64

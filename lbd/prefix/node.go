@@ -32,9 +32,11 @@ const (
 // first and last are stored separately. A hash identifies all text before it, so a walk that finds
 // an equal last hash does not need them.
 type node struct {
-	first, last  uint64
-	start        time.Duration // when the marked response's session began
-	lowTargets   uint64        // targets 0 to 63; see Tree.word for the others
+	first, last uint64
+	// detail is of a marked node when the marked response's session began, of another one how many prompts were inserted
+	// through it.
+	detail       int64
+	lowTargets   uint64 // targets 0 to 63; see Tree.word for the others
 	parent       int32
 	child        int32  // first child
 	left, right  int32  // siblings
@@ -54,6 +56,27 @@ const (
 )
 
 func (n *node) marked() bool { return n.tags&tagMarked != 0 }
+
+// sessionStart returns when the session of a marked node's response began.
+func (n *node) sessionStart() time.Duration { return time.Duration(n.detail) }
+
+// uses returns how many prompts were inserted through the node, 0 if it is marked.
+func (n *node) uses() int {
+	if n.marked() {
+		return 0
+	}
+	return int(n.detail)
+}
+
+// countUse counts a prompt that was inserted through the node.
+func (n *node) countUse() {
+	if !n.marked() {
+		n.detail++
+	}
+}
+
+// mark marks the node as the end of a response of a session that began at start.
+func (n *node) mark(start time.Duration) { n.detail, n.tags = int64(start), n.tags|tagMarked }
 
 func (n *node) seen() bool { return n.tags&tagSeen != 0 }
 

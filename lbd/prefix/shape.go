@@ -53,7 +53,7 @@ func (t *Tree) split(id int32, k int) int32 {
 	low := t.node(id)
 	length, last, first := int(low.length), t.hash(low, k-1), t.hash(low, k)
 	t.removeChild(id)
-	*t.node(up) = node{first: low.first, last: last, length: uint16(k), edge: low.edge, child: none, tags: low.tags &^ tagMarked}
+	*t.node(up) = node{first: low.first, last: last, length: uint16(k), edge: low.edge, child: none, tags: low.tags &^ tagMarked, detail: max(1, int64(low.uses()))}
 	if hasInner(length) {
 		low.edge = t.edges.splitPiece(low.edge, length, k, up, id)
 	}

@@ -90,6 +90,9 @@ type Found struct {
 	SessionStart  time.Duration // start of the session of the longest response that the key contains, see InsertResponse
 	AfterResponse bool          // whether there is such a response; without one, SessionStart is 0
 	Continues     bool          // whether the tree has text that follows these bytes; false if Bytes is 0
+	// Uses is about the number of prompts that were inserted with these bytes: after nodes were merged, or a prompt was
+	// extended, it may be that of longer or shorter bytes. It is 0, unknown, for the text of a single conversation.
+	Uses int
 }
 
 // Match sets out[i] to the number of leading bytes of key that target i has, a multiple of
@@ -105,7 +108,7 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 		n := t.node(id)
 		depth += int(n.length)
 		if n.marked() {
-			found.SessionStart, found.AfterResponse = n.start, true
+			found.SessionStart, found.AfterResponse = n.sessionStart(), true
 		}
 		t.writeDepths(id, d.after(i), depth, out)
 	}
@@ -113,6 +116,11 @@ func (t *Tree) Match(key Key, out []int) (found Found) {
 		t.writeDepths(d.tip, none, d.depth, out)
 	}
 	found.Bytes = d.depth * BlockBytes
+	last := d.tip
+	if last == none {
+		last = d.end()
+	}
+	found.Uses = t.node(last).uses()
 	found.Continues = d.depth > 0 && (d.tip != none || t.node(d.end()).child != none)
 	return found
 }
@@ -213,11 +221,14 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, respo
 	t.startInsert(owner)
 	changed := t.insertNodes(key, target)
 	for _, id := range t.walked.path {
-		t.node(id).setLatest(target)
+		n := t.node(id)
+		n.setLatest(target)
+		if !response { // its prompt was inserted before
+			n.countUse()
+		}
 	}
 	if response {
-		n := t.node(t.walked.end())
-		n.start, n.tags = start, n.tags|tagMarked
+		t.node(t.walked.end()).mark(start)
 	}
 	if changed || t.order == LeastRecent {
 		// From the leaf to the root, so that every parent is newer than its children.

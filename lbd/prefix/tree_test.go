@@ -179,3 +179,22 @@ func TestUnknownPromptAllocatesLessThanOnce(t *testing.T) {
 		t.Errorf("%v allocations for a prompt in a full tree", n)
 	}
 }
+
+// The tree counts the prompts with a shared prefix, however they continue and wherever they were sent, but not their
+// responses.
+func TestUsesOfSharedPrefix(t *testing.T) {
+	tree, out := NewTree(1<<20), make([]int, 3)
+	for i, text := range []string{"abcd", "abce", "abcf", "abd"} {
+		prompt := chained([]byte(text))
+		tree.Insert(prompt, i%3)
+		tree.InsertResponse(append(prompt, uint64(i)), i%3, 0)
+	}
+	for text, want := range map[string]int{"abcx": 3, "abx": 4, "ab": 4, "x": 0} {
+		if got := tree.Match(chained([]byte(text)), out).Uses; got != want {
+			t.Errorf("%d prompts have the beginning of %q, want %d", got, text, want)
+		}
+	}
+	if got := tree.Match(append(chained([]byte("abd")), 3, 9), out).Uses; got != 0 {
+		t.Errorf("%d prompts have the text of one conversation, want 0: unknown", got)
+	}
+}
