@@ -35,6 +35,7 @@ func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
 	o := wire.Options{
 		Direct: secure != nil, TLS: secure,
 		DialTimeout: dialTimeout, KeepAlive: keepAlive, IdleTimeout: idleTimeout, MaxIdlePerHost: idlePerPeer,
+		LateDials: maxInFlight,
 	}
 	if rtt > 0 {
 		dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}

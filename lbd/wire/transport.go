@@ -60,6 +60,10 @@ type Options struct {
 	// rejected. It is for servers that are known to support HTTP/1.1, and costs no goroutine per
 	// connection.
 	Direct bool
+	// LateDials is the maximum number of dials that go on after the deadline of their request, so that the next request finds
+	// an open connection. Without them, requests with short deadlines never succeed where opening a connection takes longer
+	// than one deadline. 0 = a dial ends with its request.
+	LateDials int
 	// Allow is called by the default dialer for each address before it connects: a name may resolve to
 	// another address than in an earlier check. Its error is returned by the dial; nil = all addresses
 	// are allowed.
@@ -139,6 +143,7 @@ func (o Options) control() func(network, address string, _ syscall.RawConn) erro
 type Transport struct {
 	opts     Options
 	idle     pool
+	late     lateDials
 	https    func() *http.Transport
 	upgrades func() *http.Transport
 }
@@ -163,8 +168,9 @@ func newHTTPSTransport(o Options) *http.Transport {
 	}
 }
 
-// CloseIdleConnections closes the connections that no request uses.
+// CloseIdleConnections closes the connections that no request uses, and ends late dials.
 func (t *Transport) CloseIdleConnections() {
+	t.late.stopAll()
 	t.idle.closeAll()
 	t.https().CloseIdleConnections()
 }
@@ -247,7 +253,11 @@ func (e *RetryError) Unwrap() []error { return []error{e.Err, e.First} }
 
 // dial opens a connection for a request.
 func (t *Transport) dial(out *outgoing) (*conn, error) {
-	nc, err := t.opts.DialContext(out.req.Context(), "tcp", out.addr)
+	dial := t.dialLate
+	if t.opts.LateDials < 1 {
+		dial = func(ctx context.Context, addr string) (net.Conn, error) { return t.opts.DialContext(ctx, "tcp", addr) }
+	}
+	nc, err := dial(out.req.Context(), out.addr)
 	if err != nil {
 		return nil, err
 	}
