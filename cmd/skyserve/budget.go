@@ -1,11 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	"strings"
+	"strconv"
 
 	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
@@ -13,39 +11,22 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// leadingKey matches the key with which an error of cloud.Validate or checkLocalName begins.
-var leadingKey = regexp.MustCompile(`^[a-z_.\[\]0-9]+`)
-
 // parseService parses a service.yaml. It also checks that the service can be deployed, its local SSDs, and that its
-// budget holds the smallest service.
+// budget holds the smallest service. It returns all problems at once.
 func parseService(file string, text []byte) (*service.Spec, error) {
-	spec, err := service.Parse(file, text)
-	if err != nil {
-		return nil, err
-	}
-	for _, check := range []func(*service.Spec) error{cloud.Validate, checkLocalName} {
-		if err := check(spec); err != nil {
-			return nil, locate(file, text, err)
-		}
-	}
-	if at, problem := cloud.LocalSSDProblem(spec); problem != "" {
-		return nil, service.NewErrorAt(file, text, at, problem, "docs/engines.md lists the numbers by machine type")
-	}
-	if conflict := cloud.BudgetProblem(spec); conflict != "" {
-		return nil, service.NewErrorAt(file, text, "autoscale.budget.per_hour", conflict, "raise it, or lower replicas.min")
-	}
-	return spec, nil
+	return service.ParseWith(file, text, cloud.Problems, localNameProblems, cloud.LocalSSDProblems, budgetProblems)
 }
 
-// locate returns an error that begins with a key of a valid document as an error at that key.
-func locate(file string, text []byte, err error) error {
-	at := leadingKey.FindString(err.Error())
-	located := service.NewErrorAt(file, text, at, strings.TrimLeft(strings.TrimPrefix(err.Error(), at), ": "), "")
-	var all service.Errors
-	if errors.As(located, &all) {
-		all[0].Found = "" // the problem names it
+// budgetProblems returns the problem of a budget that does not hold the smallest service, if it has one.
+func budgetProblems(spec *service.Spec) service.Errors {
+	problem := cloud.BudgetProblem(spec)
+	if problem == "" {
+		return nil
 	}
-	return located
+	return service.Errors{{
+		Path: "autoscale.budget.per_hour", Problem: problem, Found: strconv.FormatFloat(spec.BudgetPerHour(), 'f', -1, 64),
+		Suggestion: "raise it, or lower replicas.min",
+	}}
 }
 
 // checkBudget returns an error where changes make a service cost more than its budget, or where the budget

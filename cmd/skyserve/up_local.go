@@ -21,33 +21,36 @@ import (
 
 // This file has the parts of `up` for local regions, whose machines are processes.
 
-// checkLocalName returns why the public name of a local service cannot resolve to its balancers; nil if
+// localNameProblems returns why the public name of a local service cannot resolve to its balancers; none if
 // it can, or if the service has no name.
-func checkLocalName(spec *service.Spec) error {
+func localNameProblems(spec *service.Spec) (problems service.Errors) {
 	if spec.DNS == nil || cloud.UsesClouds(spec) {
 		return nil
+	}
+	report := func(problem, format string, args ...any) {
+		problems = append(problems, service.Error{Path: fmt.Sprintf(format, args...), Problem: problem})
 	}
 	for i, r := range spec.Regions {
 		for j, base := range r.PublicURLs {
 			record, err := dns.ParseRecord(service.NameRecord{ID: r.Name.ShortName(), Public: base})
 			switch {
 			case err != nil:
-				return fmt.Errorf("regions[%d].public_urls[%d]: %w", i, j, err)
+				report(err.Error(), "regions[%d].public_urls[%d]", i, j)
 			case record.Address.IsLoopback() && spec.DNS.Provider == service.DNSRoute53:
-				return fmt.Errorf("regions[%d].public_urls[%d]: must not be a loopback address, which other machines cannot reach, got %s", i, j, base)
+				report("must not be a loopback address, which other machines cannot reach, got "+base, "regions[%d].public_urls[%d]", i, j)
 			}
 		}
 		if spec.DNS.Provider != service.DNSRoute53 {
 			continue
 		}
 		if len(r.PublicURLs) == 0 {
-			return fmt.Errorf("dns.provider: a public name cannot resolve to the balancers of regions[%d] (%s), which listen on this machine's loopback address: set their public URLs in regions[%d].public_urls, or use provider: embedded", i, r.Name, i)
+			report(fmt.Sprintf("a public name cannot resolve to the balancers of regions[%d] (%s), which listen on this machine's loopback address: set their public URLs in regions[%d].public_urls, or use provider: embedded", i, r.Name, i), "dns.provider")
 		}
 		if _, err := dns.AWSRegionOf(r.Name); err != nil {
-			return fmt.Errorf("regions[%d].name: %w", i, err)
+			report(err.Error(), "regions[%d].name", i)
 		}
 	}
-	return nil
+	return problems
 }
 
 // localRecords returns the records of a local service in a hosted zone: the public addresses of its

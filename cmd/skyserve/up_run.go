@@ -383,7 +383,7 @@ func publicName(spec *service.Spec, owner string, have []provision.Object) provi
 		return deploy.PublicName(spec, owner, have)
 	}
 	n := deploy.PublicName(spec, owner, nil)
-	n.Records, _ = localRecords(spec, have) // checkLocalName has checked them
+	n.Records, _ = localRecords(spec, have) // localNameProblems has checked them
 	return n
 }
 

@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	"reflect"
 	"time"
 )
 
@@ -50,18 +49,4 @@ func (s *Spec) BudgetPerHour() float64 {
 		return 0
 	}
 	return s.Autoscale.Budget.PerHour
-}
-
-// NewErrorAt returns an error at a key of a valid document, for problems that Parse cannot detect, such as a budget
-// below the price of the minimum. at is the key in the notation of Error.Path; file and data are those of Parse.
-func NewErrorAt(file string, data []byte, at, problem, suggestion string) error {
-	doc, bad := readYAML(file, data)
-	if bad != nil {
-		return Errors{*bad}
-	}
-	b := newBinder(doc)
-	b.bind(doc.root, reflect.ValueOf(new(Spec)).Elem(), "", "")
-	b.errs = nil
-	b.reportAtPath(path(at), Error{Problem: problem, Found: b.describePath(path(at)), Suggestion: suggestion})
-	return b.sortedErrors()
 }

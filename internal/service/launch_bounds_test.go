@@ -1,6 +1,7 @@
 package service
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -62,10 +63,36 @@ func TestLaunchBoundsAreChecked(t *testing.T) {
 	}
 }
 
-func TestNewErrorAt(t *testing.T) {
-	err := NewErrorAt("service.yaml", []byte(boundedFile), "autoscale.budget.per_hour", "must be at least 50", "raise it")
-	want := "service.yaml:10:22: autoscale.budget.per_hour: must be at least 50, got 40; raise it\n"
-	if err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("%v, want %q", err, want)
+// The checks of other packages report their problems together with those of the file. A problem that may follow from an
+// error is omitted.
+func TestParseWith(t *testing.T) {
+	check := func(*Spec) Errors {
+		return Errors{
+			{Path: "autoscale.budget.per_hour", Problem: "must be at least 50", Found: "40", Suggestion: "raise it"},
+			{Path: "models[0].gpus", Problem: "is required"},
+		}
+	}
+	const budget, gpus = "service.yaml:10:22: autoscale.budget.per_hour: must be at least 50, got 40; raise it", "models[0].gpus: is required"
+	const wrong = "models[0].ready_timeout: must be at least 1m"
+	for _, tt := range []struct {
+		from, to     string
+		want, absent []string
+	}{
+		{"", "", []string{budget, gpus}, nil},
+		{"ready_timeout: 2h", "ready_timeout: 10s", []string{wrong, budget}, []string{gpus}},
+		{"budget: {per_hour: 40}", "budget: {per_hour: -1}", []string{"autoscale.budget.per_hour: must be", gpus}, []string{"at least 50"}},
+	} {
+		_, err := ParseWith("service.yaml", []byte(strings.Replace(boundedFile, tt.from, tt.to, 1)), check)
+		got := fmt.Sprint(err)
+		for _, want := range tt.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: no %q in:\n%s", tt.to, want, got)
+			}
+		}
+		for _, absent := range tt.absent {
+			if strings.Contains(got, absent) {
+				t.Errorf("%s: %q in:\n%s", tt.to, absent, got)
+			}
+		}
 	}
 }

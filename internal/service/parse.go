@@ -1,11 +1,58 @@
 package service
 
-import "reflect"
+import (
+	"reflect"
+	"strings"
+)
 
 // Parse parses and validates a service.yaml and fills in its defaults; file is the name in errors.
 // It returns all problems at once, as Errors ordered by line; then there is no Spec.
 func Parse(file string, data []byte) (*Spec, error) {
 	return parse(file, data, check)
+}
+
+// ParseWith is Parse with checks that this package cannot make, such as those of clouds. A check returns problems with Path,
+// Problem, Found and Suggestion. It also receives a Spec with errors: a problem that may follow from one of them is not reported.
+func ParseWith(file string, data []byte, checks ...func(*Spec) Errors) (*Spec, error) {
+	return parse(file, data, func(b *binder, s *Spec) {
+		check(b, s)
+		c := &checker{binder: b, spec: s}
+		if !c.validRegionNames() { // the clouds of the service are unknown
+			return
+		}
+		var found Errors
+		for _, more := range checks {
+			for _, e := range more(s) {
+				if !c.mayFollow(path(e.Path)) {
+					found = append(found, e)
+				}
+			}
+		}
+		for _, e := range found {
+			b.reportAtPath(path(e.Path), e)
+		}
+	})
+}
+
+// mayFollow reports whether a problem at a path may follow from an error: one in the same model or region, or one at
+// the path, above it or below it.
+func (c *checker) mayFollow(p path) bool {
+	item := p
+	if end := strings.Index(string(p), "]"); end >= 0 {
+		item = p[:end+1]
+	}
+	for wrong := range c.invalid {
+		if within(wrong, item) || within(item, wrong) {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether a path is a key or one of the keys below it.
+func within(p, key path) bool {
+	rest, ok := strings.CutPrefix(string(p), string(key))
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // ParseDeployed is Parse for the file of an existing service. It allows plain HTTP without

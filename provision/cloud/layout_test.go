@@ -280,7 +280,7 @@ func TestValidateRejectsInvalidSpecs(t *testing.T) {
 	for _, tt := range []struct{ change, to, want string }{
 		{"- name: gcp/europe-west4\n", "- name: local/eu\n", "regions[1].name"},
 		{"- name: gcp/europe-west4\n", "- name: static/us-east-1\n    endpoints: ['http://10.0.0.1', 'http://10.0.0.2', 'http://10.0.0.3']\n", "must be unique, got aws/us-east-1 and static/us-east-1"},
-		{"    gpus: [{type: L4}, {type: H100}]\n", "", "models[0].gpus is required"},
+		{"    gpus: [{type: L4}, {type: H100}]\n", "", "models[0].gpus: is required"},
 		{"gpus: [{type: L4}, {type: H100}]", "gpus: [{type: A100}]", "has no offering with A100 for llama"},
 	} {
 		text := strings.Replace(threeRegions, tt.change, tt.to, 1)

@@ -95,13 +95,16 @@ func TestReservedMachinesHaveTheirLocalSSDs(t *testing.T) {
 	}
 }
 
-func TestLocalSSDProblem(t *testing.T) {
+func TestLocalSSDProblems(t *testing.T) {
 	for _, tt := range []struct{ from, to, path, problem string }{
 		{"", "", "", ""},
 		{"local_ssds: 2", "local_ssds: 1", "models[0].gpus[0].local_ssds", "must be 2 for g2-standard-24 of Google Cloud"},
 		{"gcp/us-central1", "aws/us-east-1", "models[0].gpus[0].local_ssds", "is only valid for services with a Google Cloud region: the instance type determines the local disks at AWS"},
 	} {
-		path, problem := cloud.LocalSSDProblem(parse(t, strings.Replace(twoLocalSSDs(""), tt.from, tt.to, 1)))
+		var path, problem string
+		for _, p := range cloud.LocalSSDProblems(parse(t, strings.Replace(twoLocalSSDs(""), tt.from, tt.to, 1))) {
+			path, problem = p.Path, p.Problem
+		}
 		if path != tt.path || problem != tt.problem {
 			t.Errorf("got %q: %q, want %q: %q", path, problem, tt.path, tt.problem)
 		}
