@@ -276,7 +276,7 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	return o, err
 }
 
-// checkObservable returns an error on a machine that joined a service by `skyserve connect` and cannot observe its machines:
+// checkObservable returns an error on a machine that joined a service by `skyserve connect` and cannot observe or change its machines:
 // those in clouds cannot be found without the service's file, and local ones run on the machine that deployed them. spec is nil
 // without a file.
 func checkObservable(svc local.Service, spec *service.Spec) error {
@@ -287,7 +287,7 @@ func checkObservable(svc local.Service, spec *service.Spec) error {
 		return nil
 	case spec == nil:
 		return usage(fmt.Errorf("%s was deployed from another machine, and its service.yaml is not on this one", svc.Name()),
-			"for a service in clouds, 'skyserve up SERVICE.yaml' with its file stores it here; 'skyserve top' needs no file, and 'skyserve down --purge' only deletes this machine's certificate")
+			"for a service in clouds, 'skyserve up SERVICE.yaml' with its file stores it here; for one without cloud regions, run the command on the machine from which it was deployed; 'skyserve top' needs no file, and 'skyserve down --purge' only deletes this machine's certificate")
 	case !cloud.UsesClouds(spec):
 		return usage(fmt.Errorf("%s runs on the machine from which it was deployed", svc.Name()), "run the command on that machine; 'skyserve top' shows the service here")
 	}

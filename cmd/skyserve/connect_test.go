@@ -139,7 +139,7 @@ func TestConnect(t *testing.T) {
 		t.Errorf("exit %d: %s%s", exit, out, errOut)
 	}
 	// Without the service's file its machines cannot be found: the service is neither shown as down nor deleted.
-	for _, command := range []string{"status", "replica list", "logs", "down --yes"} {
+	for _, command := range []string{"status", "replica list", "replica drain us-0", "logs", "down --yes"} {
 		if out, errOut, exit := c.runs(second, strings.Fields(command)...); exit != exitUsage || !strings.Contains(errOut, "chat was deployed from another machine, and its service.yaml is not on this one") {
 			t.Errorf("%s: exit %d: %s%s", command, exit, out, errOut)
 		}
@@ -147,6 +147,10 @@ func TestConnect(t *testing.T) {
 	file := filepath.Join(second, "here.yaml")
 	if err := os.WriteFile(file, []byte("name: chat\nmodels: [{name: m, engine: {kind: sim}}]\nregions: [{name: local/us}]\n"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	// Without cloud regions, the file does not help either.
+	if _, errOut, _ := c.runs(second, "replica", "drain", "us-0"); !strings.Contains(errOut, "for one without cloud regions, run the command on the machine from which it was deployed") {
+		t.Errorf("no next step for a local service: %s", errOut)
 	}
 	if out, errOut, exit := c.runs(second, "down", "--yes", file); exit != exitUsage || !strings.Contains(errOut, "chat runs on the machine from which it was deployed") {
 		t.Errorf("exit %d: %s%s", exit, out, errOut)

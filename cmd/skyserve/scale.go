@@ -49,6 +49,9 @@ func openLockedScaling(ctx context.Context, svc local.Service, in io.Reader, err
 	if err != nil {
 		return nil, err
 	}
+	if err := checkObservable(svc, spec); err != nil {
+		return nil, err
+	}
 	if spec == nil {
 		return nil, usage(fmt.Errorf("reading service.yaml of %s: it is missing or cannot be read: %s", svc.Name(), svc.SpecFile()), "run 'skyserve up' with the service.yaml, which stores it again")
 	}
