@@ -81,7 +81,7 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 		}
 	}
 	if !explanation.Found() {
-		return notFound(errors.New(explanation.Missing(time.Local)), strings.Join(notRecordedHints, "; "))
+		return notFound(errors.New(explanation.Missing(time.Local)), strings.Join(notRecordedHints(len(o.admins) > 0), "; "))
 	}
 	if format.isDocument() {
 		return nil
@@ -121,10 +121,17 @@ func explainColumns(out io.Writer) int {
 	return explainWidth
 }
 
-// notRecordedHints are the next steps for a request that no balancer has a record of.
-var notRecordedHints = []string{
-	"'skyserve status' shows whether balancers respond",
-	"the id is the response's X-Request-ID header",
-	"a balancer keeps the records of its latest requests in memory until it restarts",
-	"a request that was rejected before a replica was chosen has no record, such as one for an unknown model: the access log (balancer.access_log) has its error code",
+// notRecordedHints returns the next steps for a request that no balancer has a record of. 'skyserve status' knows no balancer
+// that is only given by the address of --admin.
+func notRecordedHints(byAddress bool) []string {
+	respond := "'skyserve status' shows whether balancers respond"
+	if byAddress {
+		respond = "pass the admin addresses of all balancers that may have received it (--admin URL,URL)"
+	}
+	return []string{
+		respond,
+		"the id is the response's X-Request-ID header",
+		"a balancer keeps the records of its latest requests in memory until it restarts",
+		"a request that was rejected before a replica was chosen has no record, such as one for an unknown model: the access log (balancer.access_log) has its error code",
+	}
 }

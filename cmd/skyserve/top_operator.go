@@ -84,7 +84,7 @@ func (o *topOperator) Explain(ctx context.Context, request string, width int) (s
 		return "", err
 	}
 	if !explanation.Found() {
-		return explanation.Missing(time.Local) + "\n\n" + strings.Join(notRecordedHints, "\n") + "\n", nil
+		return explanation.Missing(time.Local) + "\n\n" + strings.Join(notRecordedHints(o.addressesGiven), "\n") + "\n", nil
 	}
 	var page strings.Builder
 	err := explanation.WriteText(&page, width, time.Local)

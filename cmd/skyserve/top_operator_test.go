@@ -102,7 +102,7 @@ func TestTopStoryMatchesExplain(t *testing.T) {
 		t.Errorf("got %q, %v", page, err)
 	}
 	page, err = o.Explain(t.Context(), "r2", 60)
-	if want := "request \"r2\" not found on any reachable balancer\n  lb-us-0 in local/us: none recorded yet\n\n'skyserve status' shows whether balancers respond\n"; err != nil || !strings.HasPrefix(page, want) {
+	if want := "request \"r2\" not found on any reachable balancer\n  lb-us-0 in local/us: none recorded yet\n\npass the admin addresses of all balancers that may have received it (--admin URL,URL)\n"; err != nil || !strings.HasPrefix(page, want) {
 		t.Errorf("got %q, %v", page, err)
 	}
 }

@@ -100,8 +100,8 @@ func (v *topView) Close() error {
 
 // hint returns the hint for an error fetching the first snapshot.
 func (o *topOptions) hint(err error) string {
-	if len(o.admins) > 0 && errors.Is(err, telemetry.ErrNotFound) {
-		return hintAdmin
+	if hint := adminHint(o.admins, err); hint != "" {
+		return hint
 	}
 	var rejected *telemetry.StatusError
 	if errors.As(err, &rejected) && rejected.Status == http.StatusUnauthorized {

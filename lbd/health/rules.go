@@ -275,7 +275,7 @@ func failedRequests(w *Watch, o *Observation) (windows []condition) {
 		if all := d.Served + d.Failed; exceeds(d.Failed, all, failedWarning) {
 			windows = append(windows, o.raise(severityIf(float64(d.Failed) >= failedCritical*float64(all)), telemetry.AlertFailed, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) failed with 5xx or within the stream in the last %s", d.Failed, all, share(d.Failed, all), span(window)),
-				"'skyserve top', view 3 shows them with their reasons; 'skyserve explain ID' explains one; those rejected before a replica was chosen are only in the access log (balancer.access_log)"))
+				o.query("top")+", view 3 shows them with their reasons; "+o.query("explain ID")+" explains one; those rejected before a replica was chosen are only in the access log (balancer.access_log)"))
 		}
 	}
 	return mostSevere(windows)
@@ -288,7 +288,7 @@ func limitedRequests(w *Watch, o *Observation) []condition {
 		if all := d.Served + d.Failed + d.Limited; exceeds(d.Limited, all, limitedWarning) {
 			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertLimited, o.Balancer,
 				fmt.Sprintf("%d of %d requests (%s) were rejected with 429 in the last %s", d.Limited, all, share(d.Limited, all), span(window)),
-				"'skyserve usage' shows usage and quotas by key; raise a limit, or balancer.queue_limit if the queue is full")}
+				o.query("usage")+" shows usage and quotas by key; raise a limit, or balancer.queue_limit if the queue is full")}
 		}
 	}
 	return nil
@@ -305,7 +305,7 @@ func retriedRequests(w *Watch, o *Observation) []condition {
 		if all := d.Served + d.Failed; exceeds(d.Retries, all, retried) {
 			return []condition{o.raise(telemetry.SeverityWarning, telemetry.AlertRetries, o.Balancer,
 				fmt.Sprintf("%d retries for %d requests of clients (%s) in the last %s", d.Retries, all, share(d.Retries, all), span(window)),
-				"'skyserve top', view 2 shows the replicas with errors (ERR%); 'skyserve explain ID' shows the attempts of a request")}
+				o.query("top")+", view 2 shows the replicas with errors (ERR%); "+o.query("explain ID")+" shows the attempts of a request")}
 		}
 	}
 	return nil
@@ -352,7 +352,7 @@ func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 			}
 			windows = append(windows, o.raise(severityIf(window.length <= longWindow && burn >= burnCritical), telemetry.AlertSLO, m.Model,
 				fmt.Sprintf("%s of first tokens in %s missed the TTFT target in the last %s: burn rate %.1f (1 = the %.0f %% that are allowed)", share(late, all), o.Own.Name, span(window.length), burn, 100*maxMissShare),
-				o.ifDeployed("'skyserve plan' shows whether capacity is missing; ", "")+"'skyserve top' shows slow replicas and queues"))
+				o.ifDeployed("'skyserve plan' shows whether capacity is missing; ", "")+o.query("top")+" shows slow replicas and queues"))
 		}
 		found = append(found, mostSevere(windows)...)
 	}

@@ -18,6 +18,12 @@ func (o *Observation) ifDeployed(deployed, standalone string) string {
 	return deployed
 }
 
+// query returns a command that shows what balancers know. A standalone balancer has no service that the command could find: it
+// requires the balancer's admin address.
+func (o *Observation) query(command string) string {
+	return "'skyserve " + command + o.ifDeployed("", " --admin URL") + "'"
+}
+
 // replacement returns what happens to a replica that is gone, to follow another step.
 func (o *Observation) replacement() string {
 	if o.hasOwnEngines() {
@@ -89,7 +95,7 @@ func (o *Observation) serveQueue(model string) string {
 		ready = ready || r.Model == model && r.State == service.StateReady
 	}
 	if exist && !ready {
-		return fmt.Sprintf("no replica of %s is ready here: %s shows why", model, o.ifDeployed("'skyserve replica list'", "'skyserve top'"))
+		return fmt.Sprintf("no replica of %s is ready here: %s shows why", model, o.ifDeployed("'skyserve replica list'", o.query("top")))
 	}
 	return o.addReplica(model) + o.ifDeployed("; 'skyserve plan' shows how many are missing", "")
 }

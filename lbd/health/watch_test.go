@@ -273,7 +273,7 @@ func TestQueueStepNamesReplicasThatAreNotReady(t *testing.T) {
 		want       string
 	}{
 		{"m", service.StateStarting, false, "no replica of m is ready here: 'skyserve replica list' shows why"},
-		{"m", service.StateStarting, true, "no replica of m is ready here: 'skyserve top' shows why"},
+		{"m", service.StateStarting, true, "no replica of m is ready here: 'skyserve top --admin URL' shows why"},
 		{"", service.StateNotReady, false, "no replica of m is ready here: 'skyserve replica list' shows why"},
 		{"m", service.StateReady, false, "add a replica with 'skyserve replica add us-east-1'; 'skyserve plan' shows how many are missing"},
 		{"other", service.StateReady, false, "add a replica with 'skyserve replica add us-east-1'; 'skyserve plan' shows how many are missing"},
