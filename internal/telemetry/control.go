@@ -64,7 +64,7 @@ func (s *StoreState) Line() string {
 	}
 	var members []string
 	for _, m := range s.Members {
-		members = append(members, m.Node+" "+m.text())
+		members = append(members, m.Node+" "+m.text(s.Leader != ""))
 	}
 	text := "not replicated"
 	switch {
@@ -81,13 +81,15 @@ func (s *StoreState) Line() string {
 	return text
 }
 
-// text returns a member's state as people read it.
-func (m StoreMember) text() string {
+// text returns a member's state as people read it. Only a leader of the store knows whether another member is in sync.
+func (m StoreMember) text(led bool) string {
 	switch {
 	case m.Problem != "" && m.State != "offline":
 		return "cannot write"
 	case m.State == "catching":
 		return "catching up"
+	case m.State == "current" && !led:
+		return "responds"
 	case m.State == "current":
 		return "in sync"
 	case m.State == "leader": // not to be confused with that of the controllers, which is often another machine
@@ -96,11 +98,25 @@ func (m StoreMember) text() string {
 	return m.State
 }
 
+// StoreOutdated reports whether the state of the store is that before the leader of the controllers stopped: the present one
+// is unknown.
+func (s *Snapshot) StoreOutdated() bool {
+	return s.Store != nil && !s.Store.External && s.Controller != nil && s.Controller.Leader == ""
+}
+
+// StoreLine returns the state of the store in one line; empty before a controller reported it.
+func (s *Snapshot) StoreLine() string {
+	if s.StoreOutdated() {
+		return "unknown, because no controller leads"
+	}
+	return s.Store.Line()
+}
+
 // ControlLine returns the lines about the controllers and the store as one; empty while both are unknown.
 func (s *Snapshot) ControlLine() string {
 	line := s.Controller.Line()
 	if s.Store != nil {
-		line += "; store: " + s.Store.Line()
+		line += "; store: " + s.StoreLine()
 	}
 	return strings.TrimPrefix(line, "; ")
 }

@@ -49,10 +49,9 @@ func (dl *Delivery) AwaitStore(ctx context.Context, controllers []string) error 
 	}
 }
 
-// reportedStore returns the state of the store in a snapshot; nil = it contains none. While no controller leads, the
-// state is that before the leader stopped, and unknown now.
+// reportedStore returns the state of the store in a snapshot; nil = it contains none. It is unknown while no controller leads.
 func reportedStore(s *telemetry.Snapshot) (*telemetry.StoreState, error) {
-	if s.Store != nil && !s.Store.External && (s.Controller == nil || s.Controller.Leader == "") {
+	if s.StoreOutdated() {
 		return nil, errNoLeader
 	}
 	return s.Store, nil

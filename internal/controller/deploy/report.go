@@ -213,7 +213,7 @@ func (s *ServiceStatus) addSnapshots(snapshots []*telemetry.Snapshot) {
 	if control != nil {
 		s.Leadership, s.StoreState = control.Controller, control.Store
 		if control.Store != nil {
-			s.Store = control.Store.Line()
+			s.Store = control.StoreLine()
 		}
 	}
 	if scaled != nil {
