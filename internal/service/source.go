@@ -78,7 +78,7 @@ func (s *source) excerpt(line, col int) string {
 	number := fmt.Sprintf("%4d", line)
 	pad, note := strings.Repeat(" ", len(number)), ""
 	if strings.Contains(string(text), concealed) {
-		note = "  " + concealed + ": not shown, as it may be a secret"
+		note = "  " + concealed + ": values of secrets and unknown keys are not shown"
 	}
 	return fmt.Sprintf("%s | %s\n%s | %s^%s", number, string(text), pad, strings.Repeat(" ", max(caret-1, 0)), note)
 }
