@@ -267,7 +267,7 @@ func TestLoadURLs(t *testing.T) {
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	for source, want := range map[string]string{
-		srv.URL: "us m deferred, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the store does not respond: the history contains only the minutes that one balancer has in memory\n",
+		srv.URL: "us m deferred, prompt tokens by 1m from 1970-01-01T00:07: [3]\nnote: the balancer's store does not respond, or it has none ('skyserve lb' without --store): the history contains only the minutes that this balancer has in memory\n",
 		strings.Replace(srv.URL, "//", "//me:hush@", 1) + "/trace.csv?sig=hush": "fast, prompt tokens by 1m from 1970-01-01T00:00: [10]\n" + partlyOne,
 	} {
 		h, err := Load(t.Context(), source, Options{})

@@ -84,7 +84,7 @@ func queryBalancer(ctx context.Context, target string, o Options) (*found, error
 	}
 	f := &found{points: points}
 	if !complete {
-		f.notes = append(f.notes, "the store does not respond: the history contains only the minutes that one balancer has in memory")
+		f.notes = append(f.notes, "the balancer's store does not respond, or it has none ('skyserve lb' without --store): the history contains only the minutes that this balancer has in memory")
 	}
 	return f, nil
 }
