@@ -455,6 +455,9 @@ func (o *planOptions) observeService(ctx context.Context, since int64) (*control
 	own := o.history == ""
 	if !namesFile(o.target) {
 		_, admins, err := runningAdmins(o.target)
+		if none := (*exitError)(nil); errors.As(err, &none) && none.noService && !own {
+			none.hint = "pass the file of the service to plan for: skyserve plan SERVICE.yaml --history ...; or " + none.hint
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -233,7 +233,11 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	}
 	on, err := deploy.ChooseClass(m, s.spec.Regions[at], o.gpu, o.capacity)
 	if err != nil {
-		return usage(err, "models[].gpus and regions[].capacity in service.yaml list the choices")
+		hint := "models[].gpus and regions[].capacity in service.yaml list the choices"
+		if region := s.spec.Regions[at].Name; o.capacity != "" && !region.Rented() {
+			hint = string(region) + " has no capacity types, because its machines are not rented: omit --capacity"
+		}
+		return usage(err, hint)
 	}
 	g := cloud.ReplicaGroup{Model: m.Name, Region: s.spec.Regions[at].Name}
 	w, err := s.PlanAddition(ctx, g, o.count, on)
