@@ -81,7 +81,7 @@ that this host can reach.`,
 	registerService(cmd, &o.name)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated; the first that responds is used (default: the running service's)")
-	flags.BoolVar(&o.once, "once", false, "print one frame and exit")
+	flags.BoolVar(&o.once, "once", false, "print one frame of the overview and the replicas, and exit")
 	flags.IntVarP(&o.count, "count", "n", 0, "print `COUNT` frames, one per --interval, and exit; with -o json, one snapshot per line")
 	o.output.registerDocument(cmd)
 	flags.Lookup("output").Usage += "; all but text print one snapshot, or -n of them, and exit"

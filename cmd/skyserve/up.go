@@ -141,8 +141,8 @@ that does not exist is an error (exit 2).
 Local processes that run keep the binary that they were started with. --upgrade replaces
 those that run a different binary.
 
-Exit codes: 0 ready, 1 failed, 2 invalid file, 3 partly ready, 4 a cloud rejects the
-credentials, 130 interrupted (run it again to continue).`,
+Exit codes: 0 ready, 1 failed, 2 invalid file, 3 not all or no replicas are ready, and what
+was started keeps running, 4 a cloud rejects the credentials, 130 interrupted (run it again to continue).`,
 		Example: `  skyserve up service.yaml
   skyserve up service.yaml --dry-run --detailed-exitcode
   skyserve up service.yaml --timeout 5m -o json

@@ -87,7 +87,7 @@ func (u *upRun) checkPorts() error {
 	if errors.As(err, &taken) {
 		example := ""
 		if port := p.FreePort(); port > 0 && taken.Setting == local.PortSetting {
-			example = fmt.Sprintf(", for example to %d (a service uses ports up to 1000 above it)", port)
+			example = fmt.Sprintf(", for example to %d (a service uses ports up to 999 above it)", port)
 		}
 		return failed(err, fmt.Sprintf("nothing was started; change %s in %s%s, or stop the process that uses the port", taken.Setting, u.file, example))
 	}
