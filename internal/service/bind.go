@@ -173,6 +173,8 @@ func (b *binder) unknownKey(e entry, p path, typ string, known []string) {
 	isHigh := typ == "Spec" || typ == "Model" || typ == "RegionSpec"
 	if place := placeOf(e.key); typ == "Spec" && listenKeys[e.key] {
 		suggestion = suggestListen
+	} else if e.key == "scale_to_zero" {
+		suggestion = suggestScaleToZero
 	} else if isHigh && place != "" && Nearest(e.key, known) == "" {
 		suggestion = "set " + place + " instead"
 	}

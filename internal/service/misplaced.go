@@ -44,6 +44,9 @@ var listenKeys = map[string]bool{"listen": true, "port": true}
 // suggestListen is the suggestion for listenKeys.
 const suggestListen = "set local.port to choose the port for clients of the first balancer on this machine; its host is always 127.0.0.1"
 
+// suggestScaleToZero is the suggestion for a key with the name of the feature, which has none.
+const suggestScaleToZero = "set regions[].replicas.min to 0, and autoscale.strategy to one that changes the number of replicas"
+
 // placeOf returns the only path that ends with a key; empty if there is none or several.
 func placeOf(key string) string {
 	if places := keyPlaces()[key]; len(places) == 1 {
