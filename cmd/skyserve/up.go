@@ -142,7 +142,8 @@ Local processes that run keep the binary that they were started with. --upgrade 
 those that run a different binary.
 
 Exit codes: 0 ready, 1 failed, 2 invalid file, 3 not all or no replicas are ready, and what
-was started keeps running, 4 a cloud rejects the credentials, 130 interrupted (run it again to continue).`,
+was started keeps running, 4 a cloud rejects the credentials, 130 interrupted (run it again
+to continue).`,
 		Example: `  skyserve up service.yaml
   skyserve up service.yaml --dry-run --detailed-exitcode
   skyserve up service.yaml --timeout 5m -o json

@@ -308,7 +308,7 @@ func (u *usageReport) writeTable(w io.Writer, format outputFormat, lines []usage
 		return err
 	}
 	if !u.Complete {
-		printMessage(w, labelIncomplete, "no store responds, or the balancer has none ('skyserve lb' without --store); showing the usage recorded by one balancer")
+		printMessage(w, labelIncomplete, "the usage of one balancer: it has no store, or no store responds")
 	}
 	if len(lines) == 0 {
 		fmt.Fprintln(w, "no usage recorded; requests are counted only with an API key or identity token")

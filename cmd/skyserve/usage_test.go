@@ -136,7 +136,7 @@ func TestUsagePrefersCompleteReport(t *testing.T) {
 	silent := counting(t, nil)
 	part := counting(t, map[string]string{"": strings.Replace(november, `"complete":true`, `"complete":false`, 1)})
 	all := counting(t, map[string]string{"": november})
-	const incomplete = "incomplete: no store responds, or the balancer has none ('skyserve lb' without --store); showing the usage recorded by one balancer\n"
+	const incomplete = "incomplete: the usage of one balancer: it has no store, or no store responds\n"
 	for _, c := range []struct {
 		admins  []string
 		partial bool
