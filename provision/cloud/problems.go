@@ -34,8 +34,10 @@ func Problems(spec *service.Spec) service.Errors {
 		return append(problems, localEngineProblems(spec)...)
 	}
 	if spec.Balancer.Auth == nil {
-		problems = append(problems, service.Error{Path: "balancer.auth", Problem: "is required: balancers in a cloud are reachable from the internet",
-			Suggestion: "set keys_from to a list with one API key per line, for example auth: {keys_from: env:SKYSERVE_KEYS} or auth: {keys_from: file:keys.txt}"})
+		problems = append(problems, service.Error{
+			Path: "balancer.auth", Problem: "is required: balancers in a cloud are reachable from the internet",
+			Suggestion: "set keys_from to a list with one API key per line, for example auth: {keys_from: env:SKYSERVE_KEYS} or auth: {keys_from: file:keys.txt}",
+		})
 	}
 	if spec.DNS != nil && spec.DNS.Provider != service.DNSRoute53 {
 		problems = append(problems, problemf("dns.provider", "must be %s for a service in clouds, got %s", service.DNSRoute53, spec.DNS.Provider))

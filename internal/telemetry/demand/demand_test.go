@@ -101,7 +101,8 @@ func TestRead(t *testing.T) {
 				"note: 2 gaps (first: m fast at 1970-01-01T00:01:00Z): 8 minutes in total are unknown\n",
 		},
 		"rows by the day": {
-			"minute,model,prompt_tokens\n0,m,1\n1440,m,2\n2880,m,3\n", Options{},
+			"minute,model,prompt_tokens\n0,m,1\n1440,m,2\n2880,m,3\n",
+			Options{},
 			"reading history h: rows must be at most 1h apart, got 24h: write the load of every hour (if each row counts for 1 minute, add a row of 0 prompt tokens for the next minute)",
 		},
 		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: the source contains no request counts"},
