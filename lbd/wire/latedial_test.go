@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,9 +24,10 @@ func TestLateDialServesNextRequest(t *testing.T) {
 		{4, 2, 3},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			dials, served := 0, 0
+			var dials atomic.Int32
+			served := 0
 			tr := NewTransport(Options{LateDials: tt.limit, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				dials++
+				dials.Add(1)
 				select {
 				case <-time.After(dialing):
 				case <-ctx.Done():
@@ -58,7 +60,7 @@ func TestLateDialServesNextRequest(t *testing.T) {
 				<-ctx.Done()
 				cancel()
 			}
-			if dials != tt.wantDials || served != tt.wantServed {
+			if dials := int(dials.Load()); dials != tt.wantDials || served != tt.wantServed {
 				t.Errorf("limit %d: %d dials, %d requests served; want %d and %d", tt.limit, dials, served, tt.wantDials, tt.wantServed)
 			}
 			tr.CloseIdleConnections()
