@@ -33,8 +33,8 @@ const (
 // an equal last hash does not need them.
 type node struct {
 	first, last uint64
-	// detail is of a marked node when the marked response's session began, of another one how many prompts were inserted
-	// through it.
+	// detail has two meanings, so that a node stays within a cache line. In a marked node, it is the start of the marked
+	// response's session (sessionStart), in others the number of prompts that were inserted through the node (uses).
 	detail       int64
 	lowTargets   uint64 // targets 0 to 63; see Tree.word for the others
 	parent       int32
