@@ -179,6 +179,7 @@ func TestEmbeddedStoreOnlyAcceptsOwnBalancers(t *testing.T) {
 		}
 		client.Close()
 	}
+	testkit.Eventually(t, "the controller connects", st.Connected)
 	if value, _, err := st.Get(t.Context(), "key"); err != nil || string(value) != "value" {
 		t.Errorf("the controller reads %q, %v", value, err)
 	}
