@@ -104,10 +104,10 @@ func (h Home) OperatorParty(id string, now time.Time) (Party, error) {
 	return renewed, e
 }
 
-// isFresh reports whether a certificate is valid now, and expires later than before from now.
+// isFresh reports whether a certificate is valid now, and for longer than margin from now.
 // A certificate that is not valid yet was created while this machine's clock was ahead.
-func isFresh(c *x509.Certificate, now time.Time, before time.Duration) bool {
-	return !now.Before(c.NotBefore) && now.Add(before).Before(c.NotAfter)
+func isFresh(c *x509.Certificate, now time.Time, margin time.Duration) bool {
+	return !now.Before(c.NotBefore) && now.Add(margin).Before(c.NotAfter)
 }
 
 // certifyOperator creates a new key and certificate for the operator, under the name in old if

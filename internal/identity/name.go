@@ -64,7 +64,7 @@ const (
 	maxService = 64
 )
 
-// isServiceName reports whether a service may have a name.
+// isServiceName reports whether name is valid for a service.
 func isServiceName(name string) bool { return len(name) <= maxService && serviceForm.MatchString(name) }
 
 // Check validates a name.

@@ -35,7 +35,7 @@ func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
 	o := wire.Options{
 		Direct: secure != nil, TLS: secure,
 		DialTimeout: dialTimeout, KeepAlive: keepAlive, IdleTimeout: idleTimeout, MaxIdlePerHost: idlePerPeer,
-		LateDials: maxInFlight,
+		LateDials: maxInFlight, // a dial goes on after its heartbeat's timeout, and a later heartbeat uses the connection
 	}
 	if rtt > 0 {
 		dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}

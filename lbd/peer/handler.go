@@ -40,7 +40,7 @@ type Heartbeat struct {
 type HandlerSource struct {
 	Heartbeat func() Heartbeat
 	Region    func() telemetry.RegionSnapshot
-	// Learned is core.Balancer.CacheUpdates at the current time. Keys is the fingerprint of the key
+	// Learned is core.Balancer.CacheUpdates at the current time; all is as in PathPrefixes. Keys is the fingerprint of the key
 	// with which prompts are hashed; it is empty if no other balancer has the same key, because
 	// then nothing can be shared.
 	Learned func(since uint64, all bool, maxBytes int) (entries []core.CacheUpdate, next uint64, more bool)

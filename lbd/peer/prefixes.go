@@ -15,8 +15,9 @@ import (
 )
 
 // PathPrefixes is the path of Prefixes, the cache updates of a balancer. Its query parameters:
-// since, the last number that the client has; boot, the process that assigned this number; all=true
-// for a client of the same region until it has received a last page (More is false).
+// since, the last number that the client has; boot, the process that assigned this number; all=true for the updates that
+// the balancer received from others of its region too. A client of the same region, which starts without any, sends
+// all=true until it has received a last page (More is false).
 const PathPrefixes = "/skyserve/v1/prefixes"
 
 // Bounds of the cache updates between balancers, with reasons.
@@ -49,6 +50,7 @@ type Prefixes struct {
 // SharedPrefix is the wire format of a core.CacheUpdate.
 type SharedPrefix struct {
 	Replica string `json:"replica"`
+	// Process identifies the replica's process: another process has an empty cache.
 	Process string `json:"process,omitempty"`
 	// Tenant is the owner of the prompt; empty without tenants.
 	Tenant string `json:"tenant,omitempty"`

@@ -61,8 +61,9 @@ type CostConstants struct {
 	// MaxEvictedShare is the highest value of Facts.EvictedShare that counts in the cost of a copy. A copy is made when a
 	// shared prefix that a replica here has cached is computed elsewhere too.
 	MaxEvictedShare float64
-	// CopyMargin is how many standard deviations of a random number of requests a replica must have fewer than the one
-	// with the longest match, before a copy of a shared prefix there counts as useful to later requests (copyShare).
+	// CopyMargin is in standard deviations of a Poisson-distributed number of requests, sqrt(n) at a mean of n. A copy of
+	// a shared prefix counts as useful to later requests only at a replica that has fewer requests than the one with the
+	// longest match by more than this margin (copyShare).
 	CopyMargin float64
 	// PeerMarginShare is a share of the request's duration at an idle replica without a cache. This time is added to the
 	// cost of a peer, so that no request is forwarded for a small gain: the later turns of its conversation would
@@ -411,14 +412,16 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	return p.waitSeconds(t, c, added) + p.laterSeconds(t, c) + p.memorySeconds(t, c, added, n) + pace*(own+t.slowdownWeight*n*delay)
 }
 
-// copyShare returns the share of the delay by computing a copy of a shared prefix, at a replica with n requests, that
-// the request itself has to justify. Each later request with the prefix that would rather be here than at the replica
-// that has it justifies as much. Their expected number is that of earlier ones per replica, times two factors: how many
-// fewer requests this replica has, beyond chance (CopyMargin), and how likely the copy is to be kept.
+// copyShare spreads the delay by computing a copy of a shared prefix, at a replica with n requests, over the request and
+// the later requests that will use the copy. With k later ones, the request's share is 1/(1+k). The expected k is the
+// number of earlier requests with the prefix per replica, times two factors:
+//
+//   - How many fewer requests this replica has than the one with the prefix, beyond chance (CopyMargin), as a share.
+//   - The probability that the copy is still cached when it is needed, and that the text evicted for it is not.
 func (p *Cost) copyShare(t *costTerms, n float64) float64 {
 	fewer := max(0, t.matchRequests-n-p.constants.CopyMargin*math.Sqrt(t.matchRequests)) / max(1, t.matchRequests)
-	kept := (1 - t.evictedShare) * (1 - t.evictedShare) // of the copy, and of what it evicts
-	return 1 / (1 + t.usesPerReplica*fewer*kept)
+	useful := (1 - t.evictedShare) * (1 - t.evictedShare)
+	return 1 / (1 + t.usesPerReplica*fewer*useful)
 }
 
 // addedTokens returns how many tokens of the prompt count as taking free memory at c:

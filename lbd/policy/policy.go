@@ -107,7 +107,8 @@ type Candidate struct {
 	ContextTokens int
 	// Replicas, PeerOutstanding and ExpectedWait are from a peer's last report: the number of its live
 	// replicas, the number of requests outstanding there, and the expected time in its queue for a
-	// request without a cached prefix. ExpectedWait includes the wait for the unconfirmed requests.
+	// request without a cached prefix. To ExpectedWait, this balancer has added the expected wait for its unconfirmed
+	// requests there.
 	Replicas        int
 	PeerOutstanding int
 	ExpectedWait    time.Duration

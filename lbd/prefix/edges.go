@@ -1,8 +1,9 @@
 package prefix
 
-// edges stores the hashes between the first and the last of every edge, in chunks that are
-// filled from front to back. The hashes of one edge are a piece: a header word, and a word for each hash. The upper half
-// of the header is the size of the piece, header included; the lower half is its node, or 0 if the piece was freed.
+// edges stores the hashes between the first and the last of every edge, in chunks that are filled from front to back. (The
+// upper part of a split edge keeps its last hash too: splitPiece.) The hashes of one edge are a piece: a header word, and a
+// word for each hash. The upper half of the header is the size of the piece, header included; the lower half is its node,
+// or 0 if the piece was freed.
 //
 // The words of freed pieces are dead. When a quarter of all words are dead, the live words of the chunks with the most
 // dead words are copied to other chunks. So the memory is proportional to the contents for any lengths of edges, the

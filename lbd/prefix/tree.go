@@ -223,7 +223,7 @@ func (t *Tree) insert(owner int, key Key, target int, start time.Duration, respo
 	for _, id := range t.walked.path {
 		n := t.node(id)
 		n.setLatest(target)
-		if !response { // its prompt was inserted before
+		if !response { // a response's prompt was counted when it was inserted
 			n.countUse()
 		}
 	}

@@ -1,8 +1,8 @@
 package prefix
 
 // RemoveBelow records that target has evicted a block of key. kept is the number of blocks before the evicted one. Cached
-// text needs all blocks before it, so target loses the block and everything after it. RemoveBelow visits only the nodes
-// after the kept blocks.
+// text needs all blocks before it, so target loses the block and everything after it. Besides the path to the block,
+// RemoveBelow visits only the nodes from the block on.
 func (t *Tree) RemoveBelow(key Key, kept, target int) {
 	if kept < 0 || kept >= len(key) || target >= len(t.counts) || t.counts[target] == 0 {
 		return
