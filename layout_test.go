@@ -72,7 +72,7 @@ var mayImport = map[string][]string{
 	"lbd/explain":     {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/record"},
 	"lbd/probe":       {"internal/service", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/wire":        {},
-	"lbd/discover":    {"internal/printable", "internal/service"},
+	"lbd/discover":    {"internal/printable", "internal/service", "lbd/wire"},
 	"lbd/trace":       {"lbd/proxy"},
 	"lbd/health":      {"internal/printable", "internal/service", "internal/telemetry"},
 	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},

@@ -127,7 +127,7 @@ func (a *Authority) Certify(pub crypto.PublicKey, n Name, now time.Time, life ti
 		return nil, err
 	}
 	fields.KeyUsage = x509.KeyUsageDigitalSignature
-	// Each role is a client; only these three are servers, too.
+	// Every certificate permits client authentication; only these three roles are servers, too.
 	fields.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if n.Role == Balancer || n.Role == Replica || n.Role == Controller {
 		fields.ExtKeyUsage = append(fields.ExtKeyUsage, x509.ExtKeyUsageServerAuth)

@@ -45,8 +45,8 @@ type Home struct{ Dir string }
 
 func (h Home) path(name string) string { return filepath.Join(h.Dir, name) }
 
-// Delete deletes the directory. The operator's certificate is first: where it is left without the authority, this machine
-// would seem to have joined a service of another one, and an interrupted deletion could not be repeated.
+// Delete deletes the directory, the operator's certificate first. If it remained without the authority after an
+// interruption, this machine would look like that of an invited operator, and the deletion could not be repeated.
 func (h Home) Delete() error {
 	err := os.Remove(h.path(fileOperator))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

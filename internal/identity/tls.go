@@ -37,7 +37,7 @@ type Party struct {
 // Server returns the TLS configuration of a listener that accepts parties of these roles.
 func (p Party) Server(roles ...Role) *tls.Config {
 	c := p.base()
-	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection verifies it, for both sides
+	c.ClientAuth = tls.RequireAnyClientCert // VerifyConnection verifies it, as in Client
 	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.Certificate() }
 	c.VerifyConnection = func(s tls.ConnectionState) error { return p.admit(s, x509.ExtKeyUsageClientAuth, roles) }
 	return c

@@ -15,14 +15,15 @@ import (
 
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
+	"skyserve/lbd/wire"
 )
 
 const (
 	// lookupTimeout bounds one lookup: the system's resolver tries each of up to three name servers twice, for
 	// 5 s each, and the last one may be the first that responds.
 	lookupTimeout = 30 * time.Second
-	// maxMissing is the number of consecutive answers without an address after which its replica is
-	// removed: some servers return a different part of the addresses with each answer.
+	// maxMissing is the number of consecutive answers after which a replica is removed whose address is in none of them:
+	// some servers return a different part of the addresses with each answer.
 	maxMissing = 3
 	// maxAddresses bounds the replicas of one name.
 	maxAddresses = 256
@@ -102,7 +103,7 @@ type nameSource struct {
 	name     name
 	listedBy string // start of the origin; empty = the configuration
 	resolver Resolver
-	missing  map[string]int // consecutive answers without a host and port, by host and port
+	missing  map[string]int // hosts and ports of the last list, with the number of consecutive answers that lack them
 	last     []string       // the hosts and ports of the last list, sorted
 	failing  bool           // the last lookup failed
 }
@@ -230,6 +231,6 @@ func (s *nameSource) problem(err error, have int) (message, nextStep string) {
 	if have > 0 {
 		effect = "the last answer with " + printable.Count(have, "address") + " stays in effect"
 	}
-	return fmt.Sprintf("resolving %s failed: %s; %s", s.template.URL, cause, effect),
+	return fmt.Sprintf("resolving %s failed: %s; %s", s.template.URL, wire.WithoutLocalAddress(cause), effect),
 		fmt.Sprintf("check the DNS records of %s and the name servers of this machine", s.name.host)
 }

@@ -265,4 +265,11 @@ func TestNameProblems(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
+	// Each lookup uses another port of this machine. The problem stays the same one.
+	s := resolved(t, resolver, service.ReplicaConfig{URL: "dns+http://example.com:1"})
+	refused := &net.DNSError{Name: "example.com", Err: "read udp 10.0.0.5:41512->10.0.0.2:53: read: connection refused"}
+	want := "resolving dns+http://example.com:1 failed: read udp 10.0.0.2:53: read: connection refused; no address was found yet"
+	if got, _ := s.problem(refused, 0); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"skyserve/internal/telemetry"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
+	"skyserve/lbd/wire"
 )
 
 // Defaults and bounds, with reasons.
@@ -419,7 +420,7 @@ func explain(err error, timeout time.Duration) string {
 	if errors.As(err, &ue) {
 		err = ue.Err
 	}
-	return err.Error()
+	return wire.WithoutLocalAddress(err.Error())
 }
 
 func (l *link) status() Health {

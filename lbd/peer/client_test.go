@@ -7,12 +7,15 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,6 +179,28 @@ func TestHeartbeatsAreReported(t *testing.T) {
 		}
 		if !s.Reported || s.Silence > 120*time.Millisecond || s.RTT != 10*time.Millisecond || s.Reason != "" {
 			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// Failures whose texts differ only in the port of this machine are one failure: it is logged once.
+func TestRepeatedResetIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		var port atomic.Int64
+		b := &balancer{rtt: time.Millisecond, answer: healthy}
+		c := NewClient(Options{Self: "lb-us-0", Sink: func(core.Event) {}, Seed: 3, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		c.Add(eu, b)
+		time.Sleep(time.Second)
+		b.set(func(b *balancer) {
+			b.answer = func(*http.Request) (int, string, error) {
+				return 0, "", &net.OpError{Op: "read", Net: "tcp", Source: &net.TCPAddr{Port: int(50000 + port.Add(1))}, Addr: &net.TCPAddr{Port: 1}, Err: syscall.ECONNRESET}
+			}
+		})
+		time.Sleep(2 * time.Second)
+		c.Close()
+		if n := strings.Count(log.String(), "heartbeat failed"); n != 1 {
+			t.Errorf("%d warnings, want 1:\n%s", n, log.String())
 		}
 	})
 }

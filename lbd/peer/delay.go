@@ -89,7 +89,7 @@ func (c *distantConn) carryIn() {
 	for {
 		n, err := c.Conn.Read(piece)
 		if n > 0 {
-			if _, full := c.in.write(piece[:n], false); full != nil {
+			if _, closed := c.in.write(piece[:n], false); closed != nil {
 				return
 			}
 		}

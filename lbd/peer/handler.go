@@ -73,7 +73,7 @@ func requireToken(token string, answer func(*http.Request) any) http.HandlerFunc
 }
 
 // Authorized reports whether a request is from a balancer of the same service: it has the token or,
-// if none is configured, is from this machine.
+// if none is configured, is from this machine. With certificates, the listener has also verified that of the balancer.
 func Authorized(r *http.Request, token string) bool {
 	if token == "" {
 		return fromLoopback(r.RemoteAddr)

@@ -417,7 +417,7 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 // number of earlier requests with the prefix per replica, times two factors:
 //
 //   - How many fewer requests this replica has than the one with the prefix, beyond chance (CopyMargin), as a share.
-//   - The probability that the copy is still cached when it is needed, and that the text evicted for it is not.
+//   - The probability that the copy is still cached when it is needed, and that the text evicted for it is not needed again.
 func (p *Cost) copyShare(t *costTerms, n float64) float64 {
 	fewer := max(0, t.matchRequests-n-p.constants.CopyMargin*math.Sqrt(t.matchRequests)) / max(1, t.matchRequests)
 	useful := (1 - t.evictedShare) * (1 - t.evictedShare)

@@ -16,6 +16,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/wire"
 )
 
 // watch probes one replica. Its goroutine owns the fields from model to report.
@@ -350,5 +351,5 @@ func explain(err error) (reason string, timedOut bool) {
 	if errors.As(err, &ue) {
 		err = ue.Err
 	}
-	return err.Error(), false
+	return wire.WithoutLocalAddress(err.Error()), false
 }
