@@ -47,7 +47,7 @@ func (o *planOptions) applyProposal(ctx context.Context, p plan.Proposal, in io.
 	if err := s.applyPlan(ctx, p, cmp.Or(o.reason, "skyserve plan --apply")); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.errOut, s.applied(p))
+	fmt.Fprintln(o.errOut, s.applied())
 	if !s.Changed {
 		return nil
 	}
@@ -63,16 +63,10 @@ func (s *scaling) applyPlan(ctx context.Context, p plan.Proposal, reason string)
 	return s.result(ctx, err)
 }
 
-// applied returns the message after a plan was applied. A plan counts drained replicas as missing, because they serve nothing,
-// while those that exist are counted to apply it: the message says so if nothing was added for this reason.
-func (s *scaling) applied(p plan.Proposal) string {
-	adds := slices.ContainsFunc(p.Changes, func(c plan.ReplicaChange) bool { return c.Delta > 0 })
-	drained := s.Decisions.Drained
-	switch {
-	case s.Changed:
+// applied returns the message after a plan was applied.
+func (s *scaling) applied() string {
+	if s.Changed {
 		return s.spec.Name + ": plan applied"
-	case adds && len(drained) > 0:
-		return fmt.Sprintf("%s: no change: drained replicas count as existing when a plan is applied (%s); 'skyserve replica drain %s --undo' lets %s serve", s.spec.Name, strings.Join(drained, ", "), drained[0], drained[0])
 	}
 	return s.spec.Name + ": no change"
 }

@@ -88,7 +88,7 @@ func (o *topOperator) applySummary(ctx context.Context, name string, shown *tele
 	if err != nil {
 		return "", err
 	}
-	return s.applied(p), nil
+	return s.applied(), nil
 }
 
 // hintAtPlan replaces a hint about what a command printed and what it asks: the dashboard prints no quotas and has no

@@ -104,5 +104,5 @@ func (s *Snapshot) UnmetLine() string {
 	if len(all) == 0 {
 		return ""
 	}
-	return "not as planned: " + strings.Join(all, ", ")
+	return "now fewer than planned: " + strings.Join(all, ", ")
 }

@@ -21,11 +21,11 @@ func TestUnmetLine(t *testing.T) {
 		line     string
 	}{
 		{"as planned", []ReplicaSnapshot{on("L4", "spot"), on("H100", "on_demand")}, []TargetReplicas{{"L4", 1, "spot", 1}, {"H100", 1, "on_demand", 1}}, ""},
-		{"another GPU", []ReplicaSnapshot{on("L4", "on_demand"), on("L4", "on_demand")}, []TargetReplicas{{"H100", 8, "on_demand", 2}}, "not as planned: us-east-1 runs 0 of 2 on on_demand 8xH100"},
-		{"another capacity type", []ReplicaSnapshot{on("L4", "on_demand"), on("L4", "spot")}, []TargetReplicas{{"L4", 1, "spot", 2}}, "not as planned: us-east-1 runs 1 of 2 on spot L4"},
-		{"one that is donated does not count", []ReplicaSnapshot{donated}, []TargetReplicas{{"H100", 1, "spot", 1}}, "not as planned: us-east-1 runs 0 of 1 on spot H100"},
+		{"another GPU", []ReplicaSnapshot{on("L4", "on_demand"), on("L4", "on_demand")}, []TargetReplicas{{"H100", 8, "on_demand", 2}}, "now fewer than planned: us-east-1 runs 0 of 2 on on_demand 8xH100"},
+		{"another capacity type", []ReplicaSnapshot{on("L4", "on_demand"), on("L4", "spot")}, []TargetReplicas{{"L4", 1, "spot", 2}}, "now fewer than planned: us-east-1 runs 1 of 2 on spot L4"},
+		{"one that is donated does not count", []ReplicaSnapshot{donated}, []TargetReplicas{{"H100", 1, "spot", 1}}, "now fewer than planned: us-east-1 runs 0 of 1 on spot H100"},
 		{"what is not known of capacity is not held against it", []ReplicaSnapshot{on("L4", ""), on("L4", "")}, []TargetReplicas{{"L4", 1, "spot", 1}, {"L4", 1, "on_demand", 1}}, ""},
-		{"and too few in all are", []ReplicaSnapshot{on("L4", "")}, []TargetReplicas{{"L4", 1, "spot", 1}, {"L4", 1, "on_demand", 1}}, "not as planned: us-east-1 runs 1 of 2 on L4"},
+		{"and too few in all are", []ReplicaSnapshot{on("L4", "")}, []TargetReplicas{{"L4", 1, "spot", 1}, {"L4", 1, "on_demand", 1}}, "now fewer than planned: us-east-1 runs 1 of 2 on L4"},
 		{"a model without GPUs", []ReplicaSnapshot{on("", "on_demand")}, []TargetReplicas{{"", 0, "on_demand", 2}}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestUnmetCountsAdoptedReplicas(t *testing.T) {
 		t.Errorf("got %q, want none: both run", got)
 	}
 	s.Targets[0].Replicas[0].Count = 2
-	if got, want := s.UnmetLine(), "not as planned: us-east-1 runs 1 of 2 on L4, eu-west-1 runs 1 of 2 on L4"; got != want {
+	if got, want := s.UnmetLine(), "now fewer than planned: us-east-1 runs 1 of 2 on L4, eu-west-1 runs 1 of 2 on L4"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -32,8 +32,9 @@ func (s ClassMismatch) String() string {
 }
 
 // diffReplicas returns the difference between the replicas of a service and the desired counts by
-// group. It ignores replicas that are a fallback for another region. Counts outside the bounds of service.yaml are
-// returned in outOfBounds, as *BoundsError.
+// group. It ignores replicas that are a fallback for another region. Drained replicas stay as they are: they serve
+// nothing, so they do not count as existing, except towards the bounds. Counts outside the bounds of service.yaml
+// are returned in outOfBounds, as *BoundsError.
 func diffReplicas(spec *service.Spec, have []provision.Object, decided ReplicaDecisions, counts map[cloud.ReplicaGroup]provision.ClassCounts) (d replicaDiff, outOfBounds []error) {
 	d.launch = map[cloud.ReplicaGroup]provision.ClassCounts{}
 	groups := slices.SortedFunc(maps.Keys(counts), func(a, b cloud.ReplicaGroup) int {
@@ -50,11 +51,11 @@ func diffReplicas(spec *service.Spec, have []provision.Object, decided ReplicaDe
 // addGroup adds the difference of one group.
 func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided ReplicaDecisions) error {
 	wanted := counts.Total()
-	if wanted < b.Min || wanted > b.Max {
+	all := replicasIn(have, g)
+	serving, drained := undonated(all, decided)
+	if belowMin := wanted < b.Min && wanted < len(serving); belowMin || wanted > b.Max {
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: wanted, Bounds: b}
 	}
-	all := replicasIn(have, g)
-	serving := slices.DeleteFunc(slices.Clone(all), func(o provision.Object) bool { return decided.Donation(o.ID) != nil })
 	replaced := withReplacement(have)
 	slices.SortStableFunc(serving, func(a, b provision.Object) int { // already replaced ones last, so that they are excess
 		switch {
@@ -91,10 +92,24 @@ func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCount
 		others = others[1:]
 	}
 	d.excess = append(d.excess, others...)
-	if capacity < more { // donated replicas count towards replicas.max
-		return &BoundsError{Model: g.Model, Region: g.Region, Count: len(all) + more, Bounds: b}
+	if capacity < more { // donated and drained replicas count towards replicas.max
+		return &BoundsError{Model: g.Model, Region: g.Region, Count: len(all) + more, Drained: drained, Bounds: b}
 	}
 	return nil
+}
+
+// undonated returns the replicas that are not donated, and the IDs of those among them that are drained.
+func undonated(replicas []provision.Object, decided ReplicaDecisions) (serving []provision.Object, drained []string) {
+	for _, o := range replicas {
+		switch {
+		case decided.Donation(o.ID) != nil:
+		case decided.IsDrained(o.ID):
+			drained = append(drained, o.ID)
+		default:
+			serving = append(serving, o)
+		}
+	}
+	return serving, drained
 }
 
 // replicasIn returns the replicas of a model in a region, by number, without those that are a fallback for

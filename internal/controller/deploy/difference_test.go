@@ -33,31 +33,40 @@ func TestDifference(t *testing.T) {
 		name    string
 		have    []provision.Object
 		donated string // ids; those donated last come last
+		drained string // ids
 		counts  provision.ClassCounts
 		want    string
 	}{
-		{"no change", four, "", provision.ClassCounts{l4: 3, h100: 1}, ""},
-		{"two others", four, "", provision.ClassCounts{l4: 1, h100: 3}, "replace us-east-1-1 by H100, replace us-east-1-2 by H100"},
-		{"another one, and one more", four, "", provision.ClassCounts{l4: 2, h100: 3}, "launch 1 H100, replace us-east-1-2 by H100"},
-		{"fewer, some of them others", four, "", provision.ClassCounts{h100: 2}, "replace us-east-1-0 by H100, give up us-east-1-1, give up us-east-1-2"},
-		{"fewer", four, "", provision.ClassCounts{l4: 2, h100: 1}, "give up us-east-1-2"},
-		{"any class", four, "", provision.ClassCounts{provision.ReplicaClass{}: 4}, ""},
-		{"one more of any", four, "", provision.ClassCounts{l4: 3, h100: 1, provision.ReplicaClass{}: 1}, "launch 1 any machine"},
-		{"one that was donated", four, "us-east-1-1", provision.ClassCounts{l4: 3, h100: 1}, "reclaim us-east-1-1"},
-		{"the one that was donated last", four, "us-east-1-1 us-east-1-0", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-0"},
-		{"one on another GPU than the donated one", four, "us-east-1-1", provision.ClassCounts{l4: 2, h100: 2}, "launch 1 H100"},
-		{"a donated one in the place of another", four, "us-east-1-10", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-10, give up us-east-1-2"},
-		{"one that was replaced goes first", replaced, "", provision.ClassCounts{l4: 1, h100: 1}, "give up us-east-1-0"},
-		{"the replaced one goes, others are next", replaced, "", provision.ClassCounts{h100: 2}, "replace us-east-1-1 by H100, give up us-east-1-0"},
-		{"too many", four, "", provision.ClassCounts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 7"},
-		{"too few", four, "", provision.ClassCounts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 0"},
-		{"donated ones use the capacity", four, "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 8"},
+		{"no change", four, "", "", provision.ClassCounts{l4: 3, h100: 1}, ""},
+		{"two others", four, "", "", provision.ClassCounts{l4: 1, h100: 3}, "replace us-east-1-1 by H100, replace us-east-1-2 by H100"},
+		{"another one, and one more", four, "", "", provision.ClassCounts{l4: 2, h100: 3}, "launch 1 H100, replace us-east-1-2 by H100"},
+		{"fewer, some of them others", four, "", "", provision.ClassCounts{h100: 2}, "replace us-east-1-0 by H100, give up us-east-1-1, give up us-east-1-2"},
+		{"fewer", four, "", "", provision.ClassCounts{l4: 2, h100: 1}, "give up us-east-1-2"},
+		{"any class", four, "", "", provision.ClassCounts{provision.ReplicaClass{}: 4}, ""},
+		{"one more of any", four, "", "", provision.ClassCounts{l4: 3, h100: 1, provision.ReplicaClass{}: 1}, "launch 1 any machine"},
+		{"one that was donated", four, "us-east-1-1", "", provision.ClassCounts{l4: 3, h100: 1}, "reclaim us-east-1-1"},
+		{"the one that was donated last", four, "us-east-1-1 us-east-1-0", "", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-0"},
+		{"one on another GPU than the donated one", four, "us-east-1-1", "", provision.ClassCounts{l4: 2, h100: 2}, "launch 1 H100"},
+		{"a donated one in the place of another", four, "us-east-1-10", "", provision.ClassCounts{l4: 2, h100: 1}, "reclaim us-east-1-10, give up us-east-1-2"},
+		{"one that was replaced goes first", replaced, "", "", provision.ClassCounts{l4: 1, h100: 1}, "give up us-east-1-0"},
+		{"the replaced one goes, others are next", replaced, "", "", provision.ClassCounts{h100: 2}, "replace us-east-1-1 by H100, give up us-east-1-0"},
+		{"too many", four, "", "", provision.ClassCounts{l4: 7}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 7"},
+		{"too few", four, "", "", provision.ClassCounts{l4: 0}, "llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 0"},
+		{"donated ones use the capacity", four, "us-east-1-0 us-east-1-1", "", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 8"},
+		{"drained ones neither count nor go", four, "", "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 1}, ""},
+		{"fewer, beside a drained one", four, "", "us-east-1-2", provision.ClassCounts{l4: 1, h100: 1}, "give up us-east-1-1"},
+		{"another one for a drained one", four, "", "us-east-1-0", provision.ClassCounts{l4: 3, h100: 1}, "launch 1 L4"},
+		{"more than zero, all are drained", four, "", "us-east-1-0 us-east-1-1 us-east-1-10 us-east-1-2", provision.ClassCounts{l4: 1}, "launch 1 L4"},
+		{"drained ones use the capacity", four, "", "us-east-1-0 us-east-1-1", provision.ClassCounts{l4: 1, h100: 5}, "launch 2 H100, llama in aws/us-east-1: replicas must be 1 to 6 (replicas.min and max of service.yaml), would be 8, 2 of them drained ('skyserve replica drain us-east-1-0 us-east-1-1 --undo' lets them serve)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			spec := &service.Spec{Models: []service.Model{{Name: "llama"}}, Regions: []service.RegionSpec{{Name: region, Replicas: service.Bounds{Min: 1, Max: 6}}}}
 			var decided ReplicaDecisions
 			for i, id := range strings.Fields(tt.donated) {
 				decided = decided.WithDonated(id, service.Donation{Since: time.Unix(int64(i), 0)})
+			}
+			for _, id := range strings.Fields(tt.drained) {
+				decided = decided.WithDrained(id, true)
 			}
 			g := cloud.ReplicaGroup{Model: "llama", Region: region}
 			d, outOfBounds := diffReplicas(spec, tt.have, decided, map[cloud.ReplicaGroup]provision.ClassCounts{g: tt.counts})

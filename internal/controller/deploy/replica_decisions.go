@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"skyserve/internal/atomicfile"
 	"skyserve/internal/identity"
@@ -135,6 +136,8 @@ type BoundsError struct {
 	Model  string
 	Region service.Region
 	Count  int // the requested count
+	// Drained are the IDs of drained replicas in Count.
+	Drained []string
 	service.Bounds
 }
 
@@ -144,7 +147,11 @@ func (e *BoundsError) Error() string {
 	if e.Region.Cloud() == service.CloudStatic {
 		source += ", by default the number of endpoints"
 	}
-	return fmt.Sprintf("%s in %s: replicas must be %d to %d (%s), would be %d", e.Model, e.Region, e.Min, e.Max, source, e.Count)
+	text := fmt.Sprintf("%s in %s: replicas must be %d to %d (%s), would be %d", e.Model, e.Region, e.Min, e.Max, source, e.Count)
+	if len(e.Drained) > 0 {
+		text += fmt.Sprintf(", %d of them drained ('skyserve replica drain %s --undo' lets them serve)", len(e.Drained), strings.Join(e.Drained, " "))
+	}
+	return text
 }
 
 // NoReplicaError is an ID that no replica of the service has.

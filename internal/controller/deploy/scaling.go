@@ -186,14 +186,13 @@ func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, 
 		return DesiredReplicas{}, err
 	}
 	counts := provision.ClassCounts{}
-	for _, o := range replicasIn(have, g) {
-		if s.Decisions.Donation(o.ID) == nil {
-			counts[replicaClassOf(o)]++
-		}
+	serving, drained := undonated(replicasIn(have, g), s.Decisions)
+	for _, o := range serving {
+		counts[replicaClassOf(o)]++
 	}
 	counts[class] += n
-	if b, n := s.Spec.BoundsFor(g.Model, g.Region), counts.Total(); n > b.Max {
-		return DesiredReplicas{}, &BoundsError{Model: g.Model, Region: g.Region, Count: n, Bounds: b}
+	if b, n := s.Spec.BoundsFor(g.Model, g.Region), counts.Total()+len(drained); n > b.Max {
+		return DesiredReplicas{}, &BoundsError{Model: g.Model, Region: g.Region, Count: n, Drained: drained, Bounds: b}
 	}
 	return DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
 }

@@ -113,7 +113,7 @@ func TestChangeOfReplicasStartsEndedBalancers(t *testing.T) {
 		"resume": func(t *testing.T, s *scaledService) error { return s.Drain(t.Context(), "us-0", false) },
 		"donate": func(t *testing.T, s *scaledService) error { return s.Donate(t.Context(), "us-1") },
 		"add": func(t *testing.T, s *scaledService) error {
-			return s.ApplyDesired(t.Context(), deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: {onL4: 3}}})
+			return s.ApplyDesired(t.Context(), deploy.DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{s.group: {onL4: 2}}})
 		},
 		"remove": func(t *testing.T, s *scaledService) error {
 			p, err := s.PlanRemoval(t.Context(), "us-1")
