@@ -83,8 +83,8 @@ func (h Home) trimRecords(certs []*x509.Certificate) ([]*x509.Certificate, error
 const minDigits = 8
 
 // SelectCertificates returns the certificates selected by a name, or by at least the first
-// eight characters of a fingerprint. A certificate of the controllers or of their delegated authority
-// selects all certificates of controllers, which share them: an attacker with one of the keys has all of them.
+// eight characters of a fingerprint. If who selects a certificate of the controllers or of their delegated authority, the
+// result is all of these, because all controllers share them: an attacker with one of the keys has all of them.
 func SelectCertificates(certs []*x509.Certificate, who string) []*x509.Certificate {
 	isOperator := func(c *x509.Certificate) bool {
 		n, err := NameOf(c)

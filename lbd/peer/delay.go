@@ -33,7 +33,7 @@ const (
 // added to the real one.
 func NewTransport(rtt time.Duration, secure *tls.Config) http.RoundTripper {
 	o := wire.Options{
-		Direct: secure != nil, TLS: secure,
+		Direct: secure != nil, TLS: secure, // Direct: https without net/http's Transport
 		DialTimeout: dialTimeout, KeepAlive: keepAlive, IdleTimeout: idleTimeout, MaxIdlePerHost: idlePerPeer,
 		LateDials: maxInFlight, // a dial goes on after its heartbeat's timeout, and a later heartbeat uses the connection
 	}

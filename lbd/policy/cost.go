@@ -147,7 +147,7 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 
 // Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration (queueing,
 // network, computing uncached tokens, the base part of its decode steps) plus the time by which it delays the requests
-// already there and, where the KV memory is nearly full, those that wait. The cost of a peer also includes margins
+// already there and, where KV memory becomes scarce (MemoryThreshold), those that wait. The cost of a peer also includes margins
 // (waitSeconds), and the round trips of later requests that need the same prefix (laterSeconds). Load and locality are
 // thus compared in one unit. If the lowest cost, including the wait, is that of a replica to which the request cannot
 // be sent now, the request is held for it, and the requests behind it proceed. Unlike SkyLB, the policy compares
@@ -444,7 +444,7 @@ func requestsPerReplica(c *Candidate) float64 {
 }
 
 // meanLoad returns the means over the live replicas here and at peers: requests, and prompt tokens that are still to be
-// computed.
+// computed. Each replica of a peer counts with the peer's PrefillTokens, the lowest value among them.
 func meanLoad(cs []Candidate) (requests, prefillTokens float64) {
 	replicas := 0.0
 	for i := range cs {
@@ -461,7 +461,8 @@ func meanLoad(cs []Candidate) (requests, prefillTokens float64) {
 	return requests / max(1, replicas), prefillTokens / max(1, replicas)
 }
 
-// peerLoad returns the expected requests per replica of a peer, and the prompt tokens that are still to be computed there.
+// peerLoad returns the expected requests per replica of a peer, and the prompt tokens that are still to be computed at the
+// replica of it that has the fewest.
 // If its last report has less than the mean, they rise with the age of the report (PeerLoadLifetime).
 func (p *Cost) peerLoad(t *costTerms, c *Candidate) (requests, prefillTokens float64) {
 	requests, prefillTokens = requestsPerReplica(c), float64(c.PrefillTokens)
@@ -495,7 +496,7 @@ func (t *costTerms) weightedMatch(c *Candidate) float64 {
 	return float64(c.MatchBytes) - (1-t.supersededWeight)*float64(c.SupersededBytes)
 }
 
-// memorySeconds returns the cost, in seconds, of a replica whose memory is nearly full: the request
+// memorySeconds returns the cost, in seconds, of a replica whose memory is used above MemoryThreshold: the request
 // may have to wait for memory, and the memory that it occupies is not available to the requests
 // that wait for the replica.
 //

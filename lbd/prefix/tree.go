@@ -91,7 +91,7 @@ type Found struct {
 	AfterResponse bool          // whether there is such a response; without one, SessionStart is 0
 	Continues     bool          // whether the tree has text that follows these bytes; false if Bytes is 0
 	// Uses is about the number of prompts that were inserted with these bytes: after nodes were merged, or a prompt was
-	// extended, it may be that of longer or shorter bytes. It is 0, unknown, for the text of a single conversation.
+	// extended, it may be that of longer or shorter bytes. 0 = unknown: the bytes end within the text of one conversation.
 	Uses int
 }
 
