@@ -64,8 +64,8 @@ type Candidate struct {
 	// Available: another request may be sent there now. For a live replica, three things decide: its circuit breaker,
 	// core.ReplicaInfo.MaxOutstanding, and the service's push mode. The push mode (core.PushMode) is blind (always send),
 	// pending (send while the engine has no pending requests and few are unconfirmed) or a limit of outstanding requests. A
-	// peer must have reported an available replica, and its Queued must be at most core.Config.PeerQueueLimit and at most the length of the queue
-	// here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
+	// peer must have reported an available replica, and its Queued must be at most core.Config.PeerQueueLimit and at most
+	// the length of the queue here. A policy with both Traits.Peers and Traits.Holds has another rule for peers, see Traits.
 	Available bool
 	// Outstanding is the number of requests that this balancer sent there and that have not ended. A
 	// request that failed early still counts for some time, also in ContextTokens and RemainingTokens.
