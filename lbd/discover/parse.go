@@ -183,7 +183,7 @@ func checkEntries(entries []entry, check func(string) error) ([]service.ReplicaC
 	replicas := make([]service.ReplicaConfig, 0, len(entries))
 	type key struct {
 		id     string
-		isName bool // the ids of resolved replicas contain their addresses
+		isName bool // a DNS name may have the id of a replica: the ids of its replicas also contain their addresses
 	}
 	urls, ids := map[string]int{}, map[key]int{}
 	for _, e := range entries {

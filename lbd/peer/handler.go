@@ -29,7 +29,7 @@ type Heartbeat struct {
 	ID     string           `json:"id"`
 	Region service.Region   `json:"region"`
 	Models []core.ModelLoad `json:"models"` // sorted by model; empty while it drains
-	// Killers are the requests that it has stopped because they kill engines.
+	// Killers are the fingerprints of requests that it rejects, because replicas died while serving them.
 	Killers []core.StoppedFingerprint `json:"killers,omitempty"`
 	// Draining: it is shutting down and accepts no new requests. Older balancers ignore this field,
 	// but receive no models.

@@ -55,9 +55,11 @@ type SharedPrefix struct {
 	// Tenant is the owner of the prompt; empty without tenants.
 	Tenant string `json:"tenant,omitempty"`
 	// Hashes contains the hashes of the prompt, 8 bytes each, little-endian.
-	Hashes     []byte        `json:"hashes,omitempty"`
-	Answered   bool          `json:"answered,omitempty"`
-	Forgotten  bool          `json:"forgotten,omitempty"`
+	Hashes []byte `json:"hashes,omitempty"`
+	// IncludesResponse: the hashes are of the prompt with its response.
+	IncludesResponse bool `json:"answered,omitempty"`
+	// CacheLost: the replica lost its whole cache; then Hashes is empty.
+	CacheLost  bool          `json:"forgotten,omitempty"`
 	Age        time.Duration `json:"age_ns"`
 	SessionAge time.Duration `json:"session_age_ns,omitempty"`
 }
@@ -74,7 +76,7 @@ func (s *HandlerSource) prefixes(r *http.Request, boot string) Prefixes {
 	for i := range entries {
 		e := &entries[i]
 		p.Learned[i] = SharedPrefix{
-			Replica: e.Replica, Process: e.Process, Tenant: e.Tenant, Hashes: packHashes(e.Key), Answered: e.IncludesResponse, Forgotten: e.CacheLost,
+			Replica: e.Replica, Process: e.Process, Tenant: e.Tenant, Hashes: packHashes(e.Key), IncludesResponse: e.IncludesResponse, CacheLost: e.CacheLost,
 			Age: e.Age, SessionAge: min(e.SessionAge, maxSharedAge), // a peer rejects a page with an older session
 		}
 	}
@@ -99,7 +101,7 @@ func (p *Prefixes) decode(underway time.Duration) ([]core.CacheUpdate, error) {
 			return nil, fmt.Errorf("GET %s returned an invalid response: learned[%d]%w", PathPrefixes, i, err)
 		}
 		e := &entries[i]
-		e.Replica, e.Process, e.Tenant, e.IncludesResponse, e.CacheLost = s.Replica, s.Process, s.Tenant, s.Answered, s.Forgotten
+		e.Replica, e.Process, e.Tenant, e.IncludesResponse, e.CacheLost = s.Replica, s.Process, s.Tenant, s.IncludesResponse, s.CacheLost
 		e.Age, e.SessionAge = s.Age+underway, s.SessionAge+underway
 		e.Key = make([]uint64, len(s.Hashes)/hashBytes)
 		for j := range e.Key {
@@ -119,8 +121,8 @@ func (s *SharedPrefix) check() error {
 		return fmt.Errorf(".tenant: must have at most %d bytes, got %d", maxSharedName, len(s.Tenant))
 	case len(s.Hashes)%hashBytes != 0 || len(s.Hashes) > hashBytes*maxSharedHashes:
 		return fmt.Errorf(".hashes: must be at most %d hashes of %d bytes, got %d bytes", maxSharedHashes, hashBytes, len(s.Hashes))
-	case s.Forgotten == (len(s.Hashes) > 0):
-		return errors.New(": must either have hashes or be forgotten")
+	case s.CacheLost == (len(s.Hashes) > 0):
+		return errors.New(": must have either hashes or forgotten")
 	case s.Age < 0 || s.SessionAge < 0 || s.Age > maxSharedAge || s.SessionAge > maxSharedAge:
 		return fmt.Errorf(".age_ns, .session_age_ns: must be 0 to %s, got %s and %s", maxSharedAge, s.Age, s.SessionAge)
 	}

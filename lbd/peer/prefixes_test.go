@@ -212,8 +212,8 @@ func TestUnusablePrefixes(t *testing.T) {
 		{"no replica", page(`{"hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 0"},
 		{"a name too long", page(`{"replica":"` + strings.Repeat("x", 513) + `","hashes":"AAAAAAAAAAA="}`), "learned[0].replica: must have 1 to 512 bytes, got 513"},
 		{"half a hash", page(`{"replica":"r","hashes":"AAAA"}`), "learned[0].hashes: must be at most 8192 hashes of 8 bytes, got 3 bytes"},
-		{"nothing", page(`{"replica":"r"}`), "learned[0]: must either have hashes or be forgotten"},
-		{"both", page(`{"replica":"r","forgotten":true,"hashes":"AAAAAAAAAAA="}`), "learned[0]: must either have hashes or be forgotten"},
+		{"nothing", page(`{"replica":"r"}`), "learned[0]: must have either hashes or forgotten"},
+		{"both", page(`{"replica":"r","forgotten":true,"hashes":"AAAAAAAAAAA="}`), "learned[0]: must have either hashes or forgotten"},
 		{"from the future", page(`{"replica":"r","forgotten":true,"age_ns":-1}`), "learned[0].age_ns, .session_age_ns: must be 0 to 720h0m0s, got -1ns and 0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

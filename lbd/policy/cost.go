@@ -51,7 +51,7 @@ type CostConstants struct {
 	//	OccupancyWeight * residence * (P + n*(P+R)) / M
 	//
 	//   - M is the KV memory of the replica.
-	//   - P is the free memory that the prompt takes: cached prefixes are evicted for it.
+	//   - P is the memory that the prompt takes (addedTokens): cached prefixes that no running request uses are evicted for it.
 	//   - R is the memory of the response.
 	//   - n is the number of requests that wait for the replica: each is delayed by P+R.
 	OccupancyWeight float64

@@ -98,17 +98,17 @@ func (e *edges) releaseChunk(chunk uint32) {
 	e.freeChunks = append(e.freeChunks, chunk)
 }
 
-// splitPiece splits the piece at position at, for an edge of length hashes h(0), h(1), ... that is split after k of
+// splitPiece splits the piece at position at, for an edge of n hashes h(0), h(1), ... that is split after k of
 // them. The upper part keeps its position and belongs to node up. splitPiece returns the position of the lower part,
 // which belongs to node low. No hashes are copied: node low stores h(k) itself, so the word of h(k) becomes a header.
 //
 //	before: header h(1) ... h(k-1) h(k)   h(k+1) ...
 //	after:  header h(1) ... h(k-1) header h(k+1) ...
-func (e *edges) splitPiece(at uint32, length, k int, up, low int32) uint32 {
+func (e *edges) splitPiece(at uint32, n, k int, up, low int32) uint32 {
 	lower := at + uint32(k)
 	if size := int(*e.header(at)>>32) - k; size > 0 {
 		*e.header(lower) = pieceHeader(size, low)
-		if !hasInner(length - k) {
+		if !hasInner(n - k) {
 			e.free(lower)
 		}
 	}

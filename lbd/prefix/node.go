@@ -5,7 +5,7 @@ import "time"
 const (
 	// nodeBytes is the memory of a node without its hashes and targets, in bytes:
 	//   - 64: the node itself.
-	//   - 22: its slots in the index, 8/3 of 8 bytes when the index has just grown (see putEntry).
+	//   - 22: its slots in the index, 8/3 of 8 bytes when the index has just grown (see putEntry); after removals, up to 32.
 	//   - 18 = (64+4)/4 + 1: one hole, an unused node with its number in Tree.holes, for every 4 nodes (see
 	//     compactNodes); 1 more because the capacity of Tree.holes may exceed its length.
 	nodeBytes = 64 + 22 + 18
@@ -98,8 +98,8 @@ func (n *node) setLatest(target int) {
 // latest returns the target to which the node's prefix was sent last, or -1 if that is unknown.
 func (n *node) latest() int { return int(n.tags>>latestShift) - 1 }
 
-// hasInner reports whether an edge of length hashes has any between its first and its last.
-func hasInner(length int) bool { return length > 2 }
+// hasInner reports whether an edge of n hashes has any between its first and its last.
+func hasInner(n int) bool { return n > 2 }
 
 func (t *Tree) node(id int32) *node { return &t.chunks[id>>chunkBits][id&chunkMask] }
 

@@ -49,7 +49,7 @@ type Tree struct {
 // maxTreeBytes keeps the numbers of nodes and words within 32 bits: 16 GB.
 const maxTreeBytes = 1 << 34
 
-// NewTree returns a tree that stays within maxBytes of memory, by its own upper estimate. The
+// NewTree returns a tree that stays within maxBytes of memory, by its own estimate. The
 // maximum is 16 GB; one node is always kept. It evicts the least recent leaves first.
 func NewTree(maxBytes int) *Tree { return NewTreeWithOrder(maxBytes, LeastRecent) }
 
