@@ -25,7 +25,7 @@ const (
 	// maxMissing is the number of consecutive answers after which a replica is removed whose address is in none of them:
 	// some servers return a different part of the addresses with each answer.
 	maxMissing = 3
-	// maxAddresses bounds the replicas of one name.
+	// maxAddresses bounds the addresses in one answer.
 	maxAddresses = 256
 )
 

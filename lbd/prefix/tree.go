@@ -87,7 +87,7 @@ func (t *Tree) CachedBytes(target int) int {
 // Found is the result of matching a key.
 type Found struct {
 	Bytes         int           // longest leading part of the key that any target has, a multiple of BlockBytes
-	SessionStart  time.Duration // start of the session of the longest response that the key contains, see InsertResponse
+	SessionStart  time.Duration // start of the session of the last response in the key, see InsertResponse
 	AfterResponse bool          // whether there is such a response; without one, SessionStart is 0
 	Continues     bool          // whether the tree has text that follows these bytes; false if Bytes is 0
 	// Uses is about the number of prompts that were inserted with these bytes: after nodes were merged, or a prompt was
