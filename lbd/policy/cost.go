@@ -65,6 +65,10 @@ type CostConstants struct {
 	// a shared prefix counts as useful to later requests only at a replica that has fewer requests than the one with the
 	// longest match by more than this margin (copyShare).
 	CopyMargin float64
+	// RegionCopyWeight is the weight of the time to compute prompt tokens that only a peer has cached, in addition to that
+	// time itself: the copy evicts other prefixes, which are computed again. It applies at a Facts.EvictedShare of
+	// RegionCopyEvictedShare or more; below that, it is proportional to the share.
+	RegionCopyWeight, RegionCopyEvictedShare float64
 	// PeerMarginShare is a share of the request's duration at an idle replica without a cache. This time is added to the
 	// cost of a peer, so that no request is forwarded for a small gain: the later turns of its conversation would
 	// follow their cached prefix to the peer, each with another round trip.
@@ -107,6 +111,8 @@ func DefaultCostConstants() CostConstants {
 		SupersededMatchWeight:  0.3,
 		MaxEvictedShare:        0.9,
 		CopyMargin:             2,
+		RegionCopyWeight:       4,
+		RegionCopyEvictedShare: 0.1,
 		PeerMarginShare:        0.03,
 		PeerPrefillMarginShare: 0.1,
 		PeerLoadLifetime:       1.0 / 3,
@@ -297,8 +303,10 @@ type costTerms struct {
 	laterUses float64
 	// supersededWeight is the weight of Candidate.SupersededBytes.
 	supersededWeight float64
-	// localMatch is the longest weighted match at a live replica, in bytes.
-	localMatch float64
+	// localMatch is the longest weighted match at a live replica, in bytes; peerMatch is that at a live peer.
+	localMatch, peerMatch float64
+	// regionCopyWeight is the weight of the time to compute tokens that only a peer has cached (RegionCopyWeight).
+	regionCopyWeight float64
 	// liveHere is whether a replica of this balancer is live.
 	liveHere bool
 }
@@ -336,6 +344,12 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 		}
 	}
 	t.liveHere = live > 0
+	for i := firstPeer(f.Candidates); i < len(f.Candidates); i++ {
+		if c := &f.Candidates[i]; c.Live {
+			t.peerMatch = max(t.peerMatch, float64(c.MatchBytes))
+		}
+	}
+	t.regionCopyWeight = p.constants.RegionCopyWeight * min(1, f.EvictedShare/p.constants.RegionCopyEvictedShare)
 	t.usesPerReplica = float64(f.PrefixUses) / float64(max(1, live))
 	if firstPeer(f.Candidates) < len(f.Candidates) {
 		t.meanRequests, t.meanPrefillTokens = meanLoad(f.Candidates)
@@ -403,6 +417,7 @@ func (p *Cost) cost(t *costTerms, c *Candidate) float64 {
 	}
 	ahead := p.constants.PrefillQueueWeight * prefillTokens / p.constants.PrefillRate
 	own, delay := ahead+prefill+t.decodeSeconds, prefill+t.addedDecodeSeconds
+	own += t.regionCopyWeight * t.tokensPerByte * max(0, t.peerMatch-max(match, t.localMatch)) / p.constants.PrefillRate
 	if t.sharedPrefix && !c.Peer && copied > 0 {
 		delay -= (1 - p.copyShare(t, n)) * copied / p.constants.PrefillRate
 	}

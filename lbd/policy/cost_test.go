@@ -562,32 +562,36 @@ func TestOverdueRequestTakesIdleReplica(t *testing.T) {
 }
 
 // Complaint: a region with idle replicas sends every request with a common prefix to the region that computed the prefix
-// first. Each of them pays the round trip.
+// first. Each of them pays the round trip. Complaint: regions whose memory is full compute the prefixes of each other, and
+// so evict them all the time.
 func TestPrefixThatComesAgainIsComputedHere(t *testing.T) {
-	choose := func(cachedShare float64, match int) (Choice, float64) {
+	choose := func(cachedShare float64, match int, evictedShare float64) (Choice, float64) {
 		cs := append(fleet(1), Candidate{ID: "eu", Peer: true, Live: true, Available: true, Replicas: 1, RTT: 100 * time.Millisecond, MatchBytes: 4 * match})
 		f := long(max(match, 1000), cs)
-		f.CachedShare = cachedShare
+		f.CachedShare, f.EvictedShare = cachedShare, evictedShare
 		return NewCost().Choose(f), cs[1].Score.Value
 	}
 	for _, c := range []struct {
-		cachedShare float64
-		match       int
-		want        int
+		cachedShare  float64
+		match        int
+		evictedShare float64
+		want         int
 	}{
-		{0, 1000, 1},    // no prefix has come again: the peer computes less
-		{0.9, 1000, 0},  // nine later requests would pay 0.1 s each to save 0.5 s
-		{0.9, 10000, 1}, // to save 5 s
-		{1, 10000, 0},
+		{0, 1000, 0, 1},     // no prefix has come again: the peer computes less
+		{0.9, 1000, 0, 0},   // nine later requests would pay 0.1 s each to save 0.5 s
+		{0.9, 10000, 0, 1},  // to save 5 s
+		{1, 10000, 0, 0},    // any number of later requests
+		{0.9, 1000, 0.1, 1}, // the copy would evict a prefix that is needed again
+		{1, 10000, 0.1, 1},
 	} {
-		if got, _ := choose(c.cachedShare, c.match); got.Index != c.want {
-			t.Errorf("%v of tokens cached, %d at the peer: %+v, want %d", c.cachedShare, c.match, got, c.want)
+		if got, _ := choose(c.cachedShare, c.match, c.evictedShare); got.Index != c.want {
+			t.Errorf("%v of tokens cached, %d at the peer, %v evicted: %+v, want %d", c.cachedShare, c.match, c.evictedShare, got, c.want)
 		}
 	}
 	// A prefix never makes a peer costlier.
 	for _, share := range []float64{0, 0.5, 0.9, 1} {
-		_, with := choose(share, 1000)
-		if _, without := choose(share, 0); with > without+costTolerance {
+		_, with := choose(share, 1000, 0)
+		if _, without := choose(share, 0, 0); with > without+costTolerance {
 			t.Errorf("%v of tokens cached: %.3f s with a prefix at the peer, %.3f s without", share, with, without)
 		}
 	}
