@@ -64,12 +64,9 @@ func (o *upObserver) recordEnd(err error) {
 	o.update(func() { o.ended, o.err = true, err })
 }
 
-// awaitApproval shows the quotas and checks what `up` checks before its confirmation, reports the
-// planned changes, and returns when they are approved and released.
+// awaitApproval shows and checks the quotas, as `up` does before its confirmation, reports the planned changes, and
+// returns when they are approved and released.
 func (o *upObserver) awaitApproval(ctx context.Context, u *upRun) error {
-	if err := u.checkSecrets(); err != nil {
-		return err
-	}
 	u.quotas.printQuotas(u.errOut) // the hint of checkFits refers to them
 	if err := u.quotas.checkFits(u.in, true); errors.Is(err, errOverQuota) {
 		return failed(errOverQuota, "request an increase as shown above") // it cannot be confirmed as for up

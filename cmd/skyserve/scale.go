@@ -179,11 +179,14 @@ func (s *scaling) confirmChanges(ctx context.Context, p *deploy.MachinePlan, swa
 	for _, swap := range swaps {
 		fmt.Fprintf(s.errOut, "  ~ %s\n", swap)
 	}
+	if err := s.checkSecrets(); err != nil {
+		return err
+	}
 	if len(p.Changes) > 0 {
 		return s.confirm()
 	}
-	if err := s.checkSecrets(); err != nil || s.yes || !cloud.UsesClouds(s.spec) {
-		return err
+	if s.yes || !cloud.UsesClouds(s.spec) {
+		return nil
 	}
 	return confirmAction(s.in, s.errOut, "changes the bill")
 }

@@ -165,7 +165,7 @@ to continue).`,
 	flags := cmd.Flags()
 	registerReason(flags, &o.reason)
 	flags.BoolVar(&o.yes, "yes", false, "skip confirmation of billed changes (local and static regions need none)")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would change without changing it; missing secrets and ports in use are errors")
 	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 10 instead of 0 when there are changes")
 	registerWaitFlag(cmd, &o.wait)
 	flags.BoolVar(&o.upgrade, "upgrade", false, "also replace local processes that run a different binary")

@@ -104,6 +104,10 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 		return cloudError(specUsage(err))
 	}
 	c.in = lock.input(ctx, in, c.listObjects)
+	if err := c.checkInputs(); err != nil {
+		lock.removeUnused()
+		return err
+	}
 	if u.dryRun {
 		lock.removeUnused()
 		return c.printResult(nil, false)
@@ -141,22 +145,28 @@ func earlierVersionError(have []provision.Object, name, file string) error {
 		fmt.Sprintf("skyserve down %s, then: skyserve up %s", name, file))
 }
 
-// confirm checks that all referenced secrets exist, shows the changes and the quotas that they
-// affect, and prompts for confirmation.
-func (u *upRun) confirm() error {
+// checkInputs returns why the changes cannot be made: secrets and files that cannot be read or used, ports in use, or the
+// budget. Dry runs and rehearsals check the same.
+func (u *upRun) checkInputs() error {
 	if err := u.checkSecrets(); err != nil {
 		return err
 	}
-	if err := u.checkLocalSecrets(); err != nil {
+	if err := u.checkPorts(); err != nil {
 		return err
 	}
+	err := checkBudget(u.spec, u.changes)
+	if err != nil { // it is the sum of the changes
+		printChanges(u.errOut, u.spec.Name, u.shownPlan())
+	}
+	return err
+}
+
+// confirm shows the changes and the quotas that they affect, and prompts for confirmation.
+func (u *upRun) confirm() error {
 	printChanges(u.errOut, u.spec.Name, u.shownPlan())
 	printBudget(u.errOut, u.spec)
 	printImages(u.errOut, u.shownImages())
 	u.interim.print(u.errOut)
-	if err := checkBudget(u.spec, u.changes); err != nil {
-		return err
-	}
 	printPlainHTTP(u.errOut, u.spec)
 	printFederation(u.errOut, u.spec, u.federationProblem)
 	printFailedLaunches(u.errOut, u.launches)
@@ -270,10 +280,6 @@ const noteProgram = "program.json"
 
 // applyChanges applies the changes, delivers the configurations and publishes the name.
 func (u *upRun) applyChanges(ctx context.Context) error {
-	if err := u.checkPorts(); err != nil {
-		u.svc.RemoveUnused()
-		return err
-	}
 	u.useInterim()
 	if err := u.recordRegions(); err != nil { // first: the stored file lacks the regions that this run removes
 		return err

@@ -20,7 +20,8 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// checkSecrets checks that the variables and files that the service refers to exist.
+// checkSecrets checks that the variables and files that the service refers to can be read and used, by this command for
+// machines in clouds, else by the processes on this computer that the changes concern.
 func (u *upRun) checkSecrets() error {
 	base, err := u.baseDir()
 	if err != nil {
@@ -29,16 +30,12 @@ func (u *upRun) checkSecrets() error {
 	if err := deploy.CheckSecrets(u.spec, deploy.SecretsBelow(base)); err != nil {
 		return usage(fmt.Errorf("reading secrets referenced by %s: %w", u.file, err), "export the variables and create the files that it references")
 	}
-	return nil
+	return u.checkLocalSecrets(base)
 }
 
 // checkLocalSecrets rejects keys of clients, engines, providers and an ACME account, and files of endpoints, that processes
 // on this computer could not read or use, before they stop serving. A process has the environment of the command that started it.
-func (u *upRun) checkLocalSecrets() error {
-	base, err := u.baseDir()
-	if err != nil {
-		return err
-	}
+func (u *upRun) checkLocalSecrets(base string) error {
 	used := localSecrets(u.spec, base)
 	starts, startsEngine, reloads := false, false, false
 	for _, c := range slices.Concat(u.changes.Changes, u.reloads) {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -35,8 +34,8 @@ func newValidateCmd() *cobra.Command {
 		Use:   "validate FILE...",
 		Short: "Check service files",
 		Long: `Check service files and report all errors at once, with file, line and column. The
-file - is standard input. Possible problems of a valid file, such as a region that
-this version of skyserve does not list, are warnings.`,
+file - is standard input. Possible problems of a valid file, such as a variable that is
+not set here or a region that this version of skyserve does not list, are warnings.`,
 		Example: `  skyserve validate service.yaml
   skyserve init | skyserve validate -`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -92,7 +91,7 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 			if whole, err := filepath.Abs(base); err == nil {
 				base = whole // else the warning about keys.txt does not say where it should be
 			}
-			warnings = append(warnings, missingFiles(spec, base)...)
+			warnings = append(warnings, unusableSecrets(spec, base)...)
 			warnings = append(warnings, readableSecrets(spec, base)...)
 		}
 	}
@@ -103,13 +102,10 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 	return validatedFile{File: name, OK: err == nil, Errors: append(service.Errors{}, all...), Warnings: warnings}
 }
 
-// missingFiles warns of files with secrets or endpoints, relative to base, that up could not read on this computer. It
-// ignores environment variables, which another shell may have.
-func missingFiles(spec *service.Spec, base string) (warnings []string) {
+// unusableSecrets warns of variables and files with secrets or endpoints that up would reject here, on this computer and in
+// this environment. base is the directory of relative paths.
+func unusableSecrets(spec *service.Spec, base string) (warnings []string) {
 	for _, s := range localSecrets(spec, base) {
-		if !strings.HasPrefix(s.ref, "file:") {
-			continue
-		}
 		if err := s.check(); err != nil {
 			warnings = append(warnings, fmt.Sprintf("%s: %v", s.key, err))
 		}
