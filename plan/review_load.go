@@ -385,6 +385,16 @@ func allUnknown(values []float64) bool {
 // meanLastHour returns the mean of the known values of the last 60 minutes, 0 for none.
 func meanLastHour(values []float64) float64 { return meanKnown(values[max(0, len(values)-60):]) }
 
+// sumKnown returns the sum of the known values.
+func sumKnown(values []float64) (sum float64) {
+	for _, v := range values {
+		if !math.IsNaN(v) {
+			sum += v
+		}
+	}
+	return sum
+}
+
 // meanKnown returns the mean of the known values, 0 for none.
 func meanKnown(values []float64) float64 {
 	var sum, n float64

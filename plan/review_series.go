@@ -9,29 +9,40 @@ import (
 	"skyserve/internal/service"
 )
 
-// CheckHistory fails if a history has no load of the service: a plan from it would scale every model to its minimum. The
-// error says why each of its series is ignored.
-func CheckHistory(spec *service.Spec, h *forecast.History) error {
+// CheckHistory returns a warning if a part of the history is not load of the service, with the share and the reasons. It
+// fails if no part is: a plan from such a history would scale every model to its minimum.
+func CheckHistory(spec *service.Spec, h *forecast.History) (warning string, err error) {
 	if h.Minutes == 0 {
-		return errors.New("the history is empty")
+		return "", errors.New("the history is empty")
 	}
 	var r review
 	r.setNames(spec)
+	used, all, isUsed := 0.0, 0.0, false
 	for _, s := range h.Series {
+		tokens := sumKnown(s.Values)
+		all += tokens
 		if _, regions := r.endpointsOf(s.SeriesKey); len(regions) > 0 {
-			return nil
+			used, isUsed = used+tokens, true
+		}
+	}
+	var reasons []string
+	for _, text := range r.assumptions {
+		if reason, ignored := strings.CutSuffix(text, historyIgnored); ignored {
+			reasons = append(reasons, reason)
 		}
 	}
 	const shown = 3
-	reasons := r.assumptions[:min(len(r.assumptions), shown)]
-	for i, text := range reasons {
-		reasons[i] = strings.TrimSuffix(text, historyIgnored)
-	}
-	text := strings.Join(reasons, ", ")
-	if more := len(r.assumptions) - shown; more > 0 {
+	text := strings.Join(reasons[:min(len(reasons), shown)], ", ")
+	if more := len(reasons) - shown; more > 0 {
 		text += fmt.Sprintf(", and %d more", more)
 	}
-	return fmt.Errorf("the history has no load of the service: %s", text)
+	switch {
+	case !isUsed:
+		return "", fmt.Errorf("the history has no load of the service: %s", text)
+	case used == all:
+		return "", nil
+	}
+	return fmt.Sprintf("%.1f %% of its prompt tokens are ignored: %s", 100*(1-used/all), text), nil
 }
 
 // historyIgnored ends the assumption about a series that belongs to no model or region.

@@ -435,13 +435,14 @@ func TestReviewOfHistoryWithoutModels(t *testing.T) {
 	}
 	spec.Models = append(spec.Models, spec.Models[0])
 	spec.Models[1].Name, spec.Models[1].Aliases = "other", nil
-	if err := CheckHistory(spec, h); err == nil || !strings.Contains(err.Error(), "the history has no models, and the service has 2") {
+	if _, err := CheckHistory(spec, h); err == nil || !strings.Contains(err.Error(), "the history has no models, and the service has 2") {
 		t.Errorf("two models: %v", err)
 	}
 }
 
-// A history without load of the service would scale it to its minimum.
+// A history without load of the service would scale it to its minimum. Of one with other load too, the share is a warning.
 func TestHistoryOfOtherServiceIsRejected(t *testing.T) {
+	const halfIgnored = "50.0 % of its prompt tokens are ignored: the service has no model other"
 	spec := demandtest.Parse(t, reviewYAML)
 	history := func(region service.Region, model string) *forecast.History {
 		h, err := measured.Traffic([]telemetry.Point{
@@ -457,16 +458,16 @@ func TestHistoryOfOtherServiceIsRejected(t *testing.T) {
 		h    *forecast.History
 		want string
 	}{
-		"rows":         {history("local/us", "chat-small"), ""},
-		"short region": {history("us", "chat-small"), ""},
-		"no regions":   {history(service.AnyRegion, "chat-small"), ""},
+		"rows":         {history("local/us", "chat-small"), halfIgnored},
+		"short region": {history("us", "chat-small"), halfIgnored},
+		"no regions":   {history(service.AnyRegion, "chat-small"), halfIgnored},
 		"empty":        {&forecast.History{}, "the history is empty"},
 		"model":        {history("local/us", "gpt"), "no load of the service: the service has no model gpt, the service has no model other"},
 		"region":       {history("venus", "chat-small"), "no load of the service: the service has no region venus, the service has no model other"},
 	} {
-		err := CheckHistory(spec, c.h)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
+		warning, err := CheckHistory(spec, c.h)
+		if (err == nil) != (c.want == halfIgnored) || err != nil && !strings.Contains(err.Error(), c.want) || err == nil && warning != c.want {
+			t.Errorf("%s: %q, %v, want %q", name, warning, err, c.want)
 		}
 	}
 }

@@ -318,14 +318,18 @@ func (o *forecastOptions) named(k forecast.SeriesKey) bool {
 	})
 }
 
-// loadHistory reads the history of a service's plan; notes are its problems.
-func loadHistory(ctx context.Context, source string, spec *service.Spec, since time.Time) (h *forecast.History, notes []string, err error) {
+// loadHistory reads the history of a service's plan; notes are its problems. It warns of load that is not the service's.
+func loadHistory(ctx context.Context, source string, spec *service.Spec, since time.Time, errOut io.Writer) (h *forecast.History, notes []string, err error) {
 	h, notes, err = demand.LoadTraffic(ctx, source, withPrometheus(demand.Options{Since: since}))
 	if err != nil {
 		return nil, nil, historyError(ctx, source, err)
 	}
-	if err := plan.CheckHistory(spec, h); err != nil {
+	warning, err := plan.CheckHistory(spec, h)
+	if err != nil {
 		return nil, nil, usage(fmt.Errorf("--history %s: %w", demand.Redact(source), err), "")
+	}
+	if warning != "" {
+		printWarnings(errOut, "--history "+demand.Redact(source), []string{warning})
 	}
 	return h, notes, nil
 }

@@ -63,7 +63,7 @@ are stored with the service, and 'skyserve up' keeps them. If a zone has no capa
 tries the next zone, capacity type, GPU and region, as 'skyserve up' does.
 
 PEAK TOK/S is the planned peak: by default the median of the forecast peak (--peak-quantile).
-'skyserve status' and 'skyserve top' show its 95th percentile.
+'skyserve status' and 'skyserve top' show the 95th percentile of the forecast peak.
 
 The plan uses the history of the running service, or --history FILE or URL (see
 skyserve forecast --help). Assumptions about unknown values are listed in the output. If
@@ -218,6 +218,8 @@ func (o *planOptions) checkOptions() error {
 		return usage(errors.New("-o html: cannot be combined with --problem"), "")
 	case o.reserve && o.format.kind != outputText && !o.format.isDocument():
 		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --compare-reserved", o.format.kind), "")
+	case !slices.Contains(forecast.PeakQuantiles, o.review.PeakQuantile):
+		return usage(fmt.Errorf("--peak-quantile %s: must be one of %s", o.review.PeakQuantile, strings.Join(forecast.PeakQuantiles, ", ")), "")
 	case !(o.review.LocalShare > 0 && o.review.LocalShare <= 1):
 		return usage(fmt.Errorf("--local-share: must be greater than 0 and at most 1, got %g", o.review.LocalShare), "")
 	case !(o.review.Gap >= 0 && o.review.Gap < 1):
@@ -412,7 +414,7 @@ func (o *planOptions) gatherInputs(ctx context.Context, now time.Time) (*planInp
 	var h *forecast.History
 	if o.history != "" {
 		var notes []string
-		h, notes, err = loadHistory(ctx, o.history, observed.Spec, from.Add(-planLookback))
+		h, notes, err = loadHistory(ctx, o.history, observed.Spec, from.Add(-planLookback), o.errOut)
 		o.review.Notes = append(o.review.Notes, notes...)
 	} else {
 		h, err = observed.History(now)

@@ -52,7 +52,8 @@ model, region and GPU.`,
 			if err := checkPositive(cmd, "horizon", "step", "max-rtt", "every"); err != nil {
 				return err
 			}
-			return o.runBacktest(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			o.errOut = cmd.ErrOrStderr()
+			return o.runBacktest(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	registerService(cmd, &o.target)
@@ -68,7 +69,7 @@ model, region and GPU.`,
 	return cmd
 }
 
-func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer) error {
+func (o *backtestOptions) runBacktest(ctx context.Context, out io.Writer) error {
 	if err := o.checkOptions(); err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 	if err := b.Forecast(0); err != nil {
 		return usage(err, "")
 	}
-	if err := inParallel(ctx, b.NumReviews(), b.Forecast, newProgress(errOut, "computing forecasts", "reviews")); err != nil {
+	if err := inParallel(ctx, b.NumReviews(), b.Forecast, newProgress(o.errOut, "computing forecasts", "reviews")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (o *backtestOptions) runBacktest(ctx context.Context, out, errOut io.Writer
 	}
 	var t *plan.Backtest
 	evaluate := func(int) error { t, err = b.Report(); return err }
-	if err := inParallel(ctx, 1, evaluate, newProgress(errOut, "computing and evaluating the plans", "parts")); err != nil {
+	if err := inParallel(ctx, 1, evaluate, newProgress(o.errOut, "computing and evaluating the plans", "parts")); err != nil {
 		if ctx.Err() != nil {
 			return err
 		}
