@@ -57,6 +57,24 @@ func TestEndpointsOfEngines(t *testing.T) {
 	}
 }
 
+// Who asks the public address for a path of the admin API learns where it is.
+func TestAdminPathsAtPublicAddress(t *testing.T) {
+	n := simulatedNode(t, Options{})
+	web := client(t)
+	const named = "; this path is served at the balancer's admin address"
+	for path, want := range map[string]string{"/metrics": named, "/v1/snapshot": named, "/add_worker": named, "/nothing": ""} {
+		resp, err := web.Get(n.public + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if message := `"unknown request URL: GET ` + path + want + `"`; resp.StatusCode != http.StatusNotFound || !strings.Contains(string(got), message) {
+			t.Errorf("%d %s, want %s", resp.StatusCode, got, message)
+		}
+	}
+}
+
 // A WebSocket to a simulated engine transcribes audio, and is closed when the balancer shuts down.
 func TestRealtimeSession(t *testing.T) {
 	n := simulatedNode(t, Options{DrainTimeout: time.Millisecond})

@@ -69,7 +69,11 @@ func (a *API) checkAddress(ctx context.Context, host string, nearOnly bool) erro
 		case addr.IsUnspecified():
 			return fmt.Errorf("url: host %s: %s is not allowed as a replica address", quoteClipped(host), addr)
 		case nearOnly && !addr.IsLoopback() && !addr.IsPrivate():
-			return fmt.Errorf("url: host %s: %s is outside this machine and its private networks: add its network to --allow-replicas", quoteClipped(host), addr)
+			step := "add its network to --allow-replicas"
+			if a.opts.ServiceYAML != nil { // the balancers of a service have no such flag
+				step = "add the replica to regions[].endpoints of a static region in service.yaml, and run 'skyserve up'"
+			}
+			return fmt.Errorf("url: host %s: %s is outside this machine and its private networks: %s", quoteClipped(host), addr, step)
 		}
 	}
 	return nil

@@ -323,6 +323,9 @@ func TestServiceAndHistory(t *testing.T) {
 	if status, body := call(a, "GET", "/v1/service", ""); status != 200 || body != "name: chat\n" {
 		t.Errorf("got %d %q", status, body)
 	}
+	if status, body := call(a, "POST", "/add_worker?url=http://203.0.113.9", ""); status != 400 || !strings.Contains(body, "regions[].endpoints") || strings.Contains(body, "--allow-replicas") {
+		t.Errorf("got %d %s, want the setting of service.yaml", status, body)
+	}
 	if status, body := call(a, "GET", "/v1/history", ""); status != 200 || !strings.Contains(body, `"complete":true,"points":[{"minute":5,`) {
 		t.Errorf("got %d %s", status, body)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -186,6 +187,14 @@ func New(opts Options) *API {
 		writeError(w, http.StatusNotFound, "the admin API has no "+r.Method+" "+r.URL.Path+"; docs/openapi-admin.yaml describes it")
 	})
 	return a
+}
+
+// HasPath reports whether the API serves a path, with any method.
+func (a *API) HasPath(path string) bool {
+	return slices.ContainsFunc([]string{http.MethodGet, http.MethodPost}, func(method string) bool {
+		_, pattern := a.mux.Handler(&http.Request{Method: method, URL: &url.URL{Path: path}})
+		return pattern != "/"
+	})
 }
 
 // route is a request that the API serves: a pattern of http.ServeMux, and its handler.

@@ -45,7 +45,7 @@ func (r *Runtime) serveRequest(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	r.refuseRequest(w, req, errNoPath(req))
+	r.refuseRequest(w, req, r.errNoPath(req))
 }
 
 // setWriteDeadline sets the time within which the client must read what is written next.
@@ -87,10 +87,15 @@ var routes = []route{
 	{path: "/v1/batches", below: true, serve: (*Runtime).serveBatches},
 }
 
-func errNoPath(req *http.Request) *openai.Error {
+// errNoPath is the error of a request for a path that the public API does not have.
+func (r *Runtime) errNoPath(req *http.Request) *openai.Error {
 	e := &openai.Error{
 		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Code: "not_found",
 		Message: "unknown request URL: " + req.Method + " " + req.URL.Path,
+	}
+	if r.servedByAdmin != nil && r.servedByAdmin(req.URL.Path) {
+		e.Message += "; this path is served at the balancer's admin address"
+		return e
 	}
 	// Clients differ in whether their base URL contains /v1.
 	for _, path := range []string{"/v1" + req.URL.Path, strings.TrimPrefix(req.URL.Path, "/v1")} {

@@ -77,6 +77,8 @@ type Options struct {
 	// events; nil = none. The request waits until Sent returns, so it must be fast.
 	Sent   func(*SentPrompt)
 	Limits Limits
+	// ServedByAdmin reports whether the balancer's admin API has a path; nil = there is none.
+	ServedByAdmin func(path string) bool
 }
 
 // Runtime runs one core.Balancer in real time. All its methods are safe for concurrent use.
@@ -106,13 +108,14 @@ type Runtime struct {
 	// sendsHeartbeats: a model scales to zero, see earlystream.go.
 	sendsHeartbeats atomic.Bool
 	// origins is set by SetCORS; nil = none.
-	origins   atomic.Pointer[originRules]
-	accessLog bool                 // Options.AccessLog
-	tracer    Tracer               // nil = none
-	suspect   func(replica string) // Options.Suspect
-	version   string               // Options.Version
-	recheck   func(replica string) // Options.Recheck
-	sent      func(*SentPrompt)    // Options.Sent
+	origins       atomic.Pointer[originRules]
+	accessLog     bool                   // Options.AccessLog
+	tracer        Tracer                 // nil = none
+	suspect       func(replica string)   // Options.Suspect
+	version       string                 // Options.Version
+	recheck       func(replica string)   // Options.Recheck
+	servedByAdmin func(path string) bool // Options.ServedByAdmin
+	sent          func(*SentPrompt)      // Options.Sent
 
 	// mu guards everything down to the next blank line.
 	mu            sync.Mutex
@@ -159,7 +162,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, mtlsTransport: o.MTLSTransport,
-		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, sent: o.Sent, version: o.Version, core: core.New(o.Core),
+		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, sent: o.Sent, servedByAdmin: o.ServedByAdmin, version: o.Version, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
 		served: map[string]ServedModels{}, peerAdapters: map[string][]openai.ResolvedModel{},

@@ -58,7 +58,7 @@ func (r *Runtime) serveStored(w http.ResponseWriter, req *http.Request) {
 	q.id = id
 	methods := storedRequestMethods[q.path[len(id):]]
 	if len(methods) == 0 || id == "" {
-		r.refuseRequest(w, req, errNoPath(req))
+		r.refuseRequest(w, req, r.errNoPath(req))
 		return
 	}
 	if !r.allowMethod(w, req, methods...) {
