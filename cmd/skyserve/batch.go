@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -205,7 +206,11 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 	path := o.url
 	if path == "" {
 		if path, err = firstURL(file); err != nil {
-			return usage(err, "docs/batches.md shows an example")
+			hint := "docs/batches.md shows an example"
+			if errors.As(err, new(*fs.PathError)) {
+				hint = ""
+			}
+			return usage(err, hint)
 		}
 	}
 	params := job.Params{Endpoint: path, CompletionWindow: o.window, Metadata: o.metadata}

@@ -84,7 +84,7 @@ issues a new certificate to a controller whose certificate was revoked.`,
 	flags.StringVar(&f.code, "code", "", "the `CODE` printed by --invite")
 	flags.StringVar(&f.service, "service", "", "`NAME` of the service (default: the one in config.yaml, else the only one)")
 	flags.StringVar(&f.as, "as", "", "with --code: `NAME` of the new operator (default user@host of this machine)")
-	flags.BoolVar(&f.list, "list", false, "list the certificates of a service that was deployed from this machine: of its operators, and of its controllers, which share one, and share the delegated authority that certifies new machines")
+	flags.BoolVar(&f.list, "list", false, "list the certificates of a service that was deployed from this machine: those of its operators, and the one that its controllers share, with the delegated authority that certifies new machines")
 	flags.StringVar(&f.revoke, "revoke", "", "revoke the operator or controller `NAME|FINGERPRINT`")
 	f.out.registerList(cmd)
 	f.clouds.registerFlags(flags)

@@ -44,8 +44,8 @@ requires NAME or --yes. The command also deletes a partly deployed service, and 
 could not delete (exit 3). After an interruption, run it again. A service that does not exist
 is an error (exit 1).
 
-The history is kept only if store.url is a NATS server. Otherwise, to keep a copy, run
-'skyserve backup' before. To stop traffic without deleting anything, run
+The history is kept only if store.url is set (your own NATS server). Otherwise, to keep a
+copy, run 'skyserve backup' before. To stop traffic without deleting anything, run
 'skyserve replica drain' instead; no command does this for a service with cloud regions.
 
 Machines in static regions, which are your own, keep running: the service only stops using

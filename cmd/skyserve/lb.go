@@ -110,7 +110,7 @@ func (f *lbFlags) registerFlags(cmd *cobra.Command) {
 	flags.DurationVar(&b.MaxWait, "max-wait", 0, "maximum time that a request is queued (default 60s)")
 	flags.StringVar(&f.memory, "memory", "", "memory limit as `SIZE` (default 2GiB); request bodies and buffered responses may use half")
 	flags.BoolVar(&f.noForward, "no-forward", false, "never forward to peers")
-	flags.StringVar(&f.keysFrom, "keys-from", "", "source of the API keys, one per line: env:NAME or file:PATH")
+	flags.StringVar(&f.keysFrom, "keys-from", "", "source of the API keys, one per line (KEY or, to name it, KEY name=NAME): env:NAME or file:PATH")
 	flags.StringVar(&f.cfg.Record, "record", "", "write every event and decision to `FILE`, truncated at start")
 	flags.StringVar(&f.cfg.StoreURL, "store", "", "NATS `URL` of the history store (token: "+envStoreToken+")")
 	flags.StringSliceVar(&b.AllowParameters, "allow-parameter", nil, "allow the request parameter `NAME`, which is rejected by default for security: docs/security.md lists them (repeatable)")

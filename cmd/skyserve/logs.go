@@ -26,12 +26,12 @@ type logsOptions struct {
 func newLogsCmd() *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
-		Use:   "logs [NAME] [lb/REGION|REPLICA|controller]",
+		Use:   "logs [NAME] [BALANCER|lb/REGION|REPLICA|controller]",
 		Short: "Show logs of replicas and balancers",
-		Long: `Show the last log lines of the balancers of one region (lb/us), of one replica (us-0), of the
-controller or, by default, of all processes except the controller. NAME is optional if only
-one service exists. Logs of cloud VMs are fetched from their agents; -f polls them every
-second.
+		Long: `Show the last log lines of one balancer (lb-us-0), of the balancers of one region (lb/us), of
+one replica (us-0), of the controller or, by default, of all processes except the controller.
+NAME is optional if only one service exists. Logs of cloud VMs are fetched from their agents;
+-f polls them every second.
 
 --since prints the retained lines since that time (at most 10,000); --tail limits them if it
 is set. A line without a time belongs to the line before it. Times without a zone are UTC in
@@ -44,7 +44,7 @@ text are escaped (\u202e), also when the output is a pipe.`,
   skyserve logs us-0 --since 10m
   skyserve logs us-0 --service chat
   skyserve logs chat us-0 --tail 50`,
-		Args: argsBetween(0, 2, "[NAME] [lb/REGION|REPLICA|controller]"),
+		Args: argsBetween(0, 2, "[NAME] [BALANCER|lb/REGION|REPLICA|controller]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && o.name != "":

@@ -114,8 +114,8 @@ container images and load weights. After a timeout, everything that was started 
 running, and the public DNS name points to the balancers that respond (exit 3). In clouds
 the controller then starts the replicas; the output lists what needs another 'skyserve up'
 run. If the replacement of a running machine is not ready in time, up stops (exit 1). If the
-earlier machine still runs, the replacement is terminated; a balancer of three or more gets
-its earlier version again. docs/upgrades.md describes updates.
+earlier machine still runs, the replacement is terminated. With three balancers or more, up
+launches the balancer's earlier version again. docs/upgrades.md describes updates.
 
 While VMs start, the command shows the phase of each: boot, enrolment (it receives its
 certificate), image, weights (download), load (into GPU memory), warmup. It does not wait

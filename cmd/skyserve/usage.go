@@ -42,8 +42,9 @@ func newUsageCmd() *cobra.Command {
 		Long: fmt.Sprintf(`Show the usage of API keys by key, model and region: requests, prompt tokens, cached
 prompt tokens and output tokens, and their cost if the model has a price; and the remaining
 daily and monthly quotas and budgets. Keys, and users who sign in with a token, are shown
-by name. Quotas apply to all regions together. Days and months are in UTC. The current
-month and the %d months before it are kept.`, telemetry.UsageMonths),
+by name; a key without one ("KEY name=NAME" in the list of keys) as key- and a part of its
+hash. Quotas apply to all regions together. Days and months are in UTC. The current month
+and the %d months before it are kept.`, telemetry.UsageMonths),
 		Example: `  skyserve usage
   skyserve usage chat --since today --by tenant
   skyserve usage --since 2026-10 --by key,model

@@ -125,7 +125,7 @@ const (
 	maxTokenPrice = 1000
 	// maxBudget is the maximum budget in USD; its billionths fit an int64.
 	maxBudget = 1e9
-	// LocalPorts is the number of ports above local.port that a service uses. provision/local divides them among
+	// LocalPorts is the number of ports, from local.port on, that a service uses. provision/local divides them among
 	// its processes.
 	LocalPorts = 1000
 	// localSlots is the maximum number of balancers, and of engines: the distance between the base
@@ -371,7 +371,7 @@ var rules = map[string]rule{
 
 	"LocalHosts.port": {
 		text:  "The first balancer's port; further balancers use the following ports. Admin ports are 100 above, engines 200, the store 300, others up to 999.",
-		limit: numberRange(1, 65535-LocalPorts), limitNote: fmt.Sprintf("a service uses ports up to %d above local.port", LocalPorts),
+		limit: numberRange(1, 65535-LocalPorts), limitNote: fmt.Sprintf("a service uses ports up to %d above local.port", LocalPorts-1),
 	},
 	"LocalHosts.rtt": {text: "Emulated round trips between two local regions, each as us-eu: 100ms.", keys: formPair, limit: durationRange(0, 10*time.Second)},
 }

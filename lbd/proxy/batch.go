@@ -254,7 +254,7 @@ func (o *sender) setDeadline(h http.Header, now time.Time) *openai.Error {
 	case err != nil || due < time.Second || due > maxDeadline:
 		return openai.Invalid(headerDeadline, "invalid_deadline", fmt.Sprintf("header %s: must be a duration such as 4h, or a time such as 2026-01-02T15:04:05Z, from 1s to 720h from now, got %s", headerDeadline, openai.Clip([]byte(value))))
 	case o.tier != service.TierDeferred:
-		return openai.Invalid(headerDeadline, "invalid_deadline", fmt.Sprintf("header %s: only requests of tier %s have a deadline, and this one has tier %s: set the header %s", headerDeadline, service.TierDeferred, o.tier, headerTier))
+		return openai.Invalid(headerDeadline, "invalid_deadline", fmt.Sprintf("header %s: only requests of tier %s have a deadline, and this one has tier %s: set the header %s: %s", headerDeadline, service.TierDeferred.Word(), o.tier.Word(), headerTier, service.TierDeferred.Word()))
 	}
 	o.due = due
 	return nil

@@ -80,14 +80,14 @@ func TestRead(t *testing.T) {
 			"at,model,prompt_tokens\n2025-01-31T12:00:00Z,m,3600\n2025-01-31T13:00:00Z,m,7200\n2025-01-31T15:00:00Z,m,60\n2025-01-31T16:00:00Z,m,0\n",
 			Options{},
 			"m fast, prompt tokens by 1h from 2025-01-31T12:00: [3600 7200 NaN 60 0]\n" +
-				"note: rows are 1h apart: each counts for 1h (if each counts for 1 minute, add a row of 0 prompt tokens for the next minute)\n" +
+				"note: rows are 1h apart: each counts for 1h (if each counts for 1 minute, add a row of 0 prompt tokens for the minute after each)\n" +
 				"note: 1 gap (first: m fast at 2025-01-31T14:00:00Z): 1 hour in total are unknown\n",
 		},
 		"two series by five minutes": {
 			"minute,region,model,prompt_tokens\n0,eu,m,1\n2,us,m,2\n5,eu,m,3\n7,us,m,4\n",
 			Options{Step: 10 * time.Minute},
 			"eu m fast, prompt tokens by 10m from 1970-01-01T00:00: [4]\nus m fast, prompt tokens by 10m from 1970-01-01T00:00: [6]\n" +
-				"note: rows are 5m apart: each counts for 5m (if each counts for 1 minute, add a row of 0 prompt tokens for the next minute)\n",
+				"note: rows are 5m apart: each counts for 5m (if each counts for 1 minute, add a row of 0 prompt tokens for the minute after each)\n",
 		},
 		"an idle balancer sends no rows": {
 			`{"minute":0,"balancer":"a","model":"m","prompt_tokens":5}` + "\n" + `{"minute":2,"balancer":"a","model":"m","prompt_tokens":6}` + "\n",
@@ -103,7 +103,7 @@ func TestRead(t *testing.T) {
 		"rows by the day": {
 			"minute,model,prompt_tokens\n0,m,1\n1440,m,2\n2880,m,3\n",
 			Options{},
-			"reading history h: rows must be at most 1h apart, got 24h: write the load of every hour (if each row counts for 1 minute, add a row of 0 prompt tokens for the next minute)",
+			"reading history h: rows must be at most 1h apart, got 24h: write the load of every hour (if each row counts for 1 minute, add a row of 0 prompt tokens for the minute after each)",
 		},
 		"no requests": {"minute,model,prompt_tokens\n0,m,5\n", Options{Requests: true}, "reading history h: the source contains no request counts"},
 		"azure 2023": {

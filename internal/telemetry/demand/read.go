@@ -92,7 +92,7 @@ func (f *found) findStep(name string) error {
 		return nil
 	}
 	f.step = time.Duration(step) * time.Minute
-	const otherwise = "(if each row counts for 1 minute, add a row of 0 prompt tokens for the next minute)"
+	const otherwise = "(if each row counts for 1 minute, add a row of 0 prompt tokens for the minute after each)"
 	if f.step > maxStep {
 		return fmt.Errorf("reading history %s: rows must be at most %s apart, got %s: write the load of every hour %s",
 			name, forecast.ShortDuration(maxStep), forecast.ShortDuration(f.step), otherwise)
