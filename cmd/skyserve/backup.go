@@ -84,7 +84,7 @@ func runBackup(ctx context.Context, o *backupOptions, out, errOut io.Writer) err
 	}
 	var admins []*telemetry.Client
 	if o.dir == "" {
-		if _, admins, err = findAdmins(o.name, o.admins); err != nil {
+		if _, admins, err = findAdmins(ctx, o.name, o.admins); err != nil {
 			return err
 		}
 	}
@@ -276,7 +276,7 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 	case b.Service != o.name:
 		return usage(fmt.Errorf("reading the backup %s: it is a backup of the service %s, not of %s", o.file, b.Service, o.name), "nothing was changed")
 	}
-	_, admins, err := findAdmins(o.name, o.admins)
+	_, admins, err := findAdmins(ctx, o.name, o.admins)
 	if err != nil {
 		return err
 	}

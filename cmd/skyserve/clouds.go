@@ -276,14 +276,19 @@ func operatorOf(svc local.Service, doing, hint string) (operator, error) {
 	return o, err
 }
 
+// isJoined reports whether this machine joined a service by `skyserve connect`. An error is reported by what needs the
+// certificate.
+func isJoined(svc local.Service) bool {
+	o, err := openOperator(svc, false)
+	return err == nil && o.authority == nil
+}
+
 // checkObservable returns an error on a machine that joined a service by `skyserve connect` and cannot observe or change its machines:
 // those in clouds cannot be found without the service's file, and local ones run on the machine that deployed them. spec is nil
 // without a file.
 func checkObservable(svc local.Service, spec *service.Spec) error {
-	o, err := openOperator(svc, false)
-	joined := err == nil && o.authority == nil // an error is reported by what needs the certificate
 	switch {
-	case !joined:
+	case !isJoined(svc):
 		return nil
 	case spec == nil:
 		return usage(fmt.Errorf("%s was deployed from another machine, and its service.yaml is not on this one", svc.Name()),

@@ -51,9 +51,10 @@ and signs its certificate. On the other machine, run 'connect URL --code CODE' w
 the same balancer: no other one knows the code. A code works once. The code identifies the
 service's certificate authority, which prevents man-in-the-middle attacks. The certificate
 is valid for 90 days; to renew it, repeat both commands with a new code. On the other
-machine, top, events, explain, usage and plan work. Commands that observe or change machines,
-such as status, replica, plan --apply and up, also need the service.yaml of a service in
-clouds; run those for a service without cloud regions on the machine that deployed it.
+machine, top, events, explain, usage and plan work, with all balancers that it can connect
+to; load and batch need --target URL. Commands that observe or change machines, such as
+status, replica, plan --apply and up, also need the service.yaml of a service in clouds; run
+those for a service without cloud regions on the machine that deployed it.
 
 On the machine from which the service was deployed, 'connect --list' shows the certificates
 of operators and that of the controllers, which share one, and 'connect --revoke

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,30 +50,81 @@ func endpointsOf(svc local.Service, balancers []provision.Object) (map[string]st
 		return nil, usage(fmt.Errorf("the balancers of %s run on machines in clouds", svc.Name()),
 			fmt.Sprintf("pass --target with the URLs that 'skyserve status %s' shows", svc.Name()))
 	}
-	if len(endpoints) == 0 {
-		return nil, noBalancer(svc)
+	switch {
+	case len(endpoints) > 0:
+		return endpoints, nil
+	case isJoined(svc): // balancers know the addresses at which they listen, which clients need not reach
+		return nil, usage(fmt.Errorf("finding the URLs of %s: it was deployed from another machine", svc.Name()),
+			"pass --target with the public URL of a balancer: 'skyserve status' on that machine shows it")
 	}
-	return endpoints, nil
+	return nil, noBalancer(svc)
 }
 
-// findAdmins returns clients for the admin URLs of --admin or, without any, for the running
-// balancers of a service, and the service's name.
-func findAdmins(name string, urls []string) (service string, admins []*telemetry.Client, err error) {
-	if len(urls) == 0 {
-		return runningAdmins(name)
+// findAdmins returns clients for the admin URLs of --admin or, without any, for all balancers of a running service,
+// and the service's name. An empty name selects the only service.
+func findAdmins(ctx context.Context, name string, urls []string) (service string, admins []*telemetry.Client, err error) {
+	if len(urls) > 0 {
+		admins, err = dialAdmins(name, urls)
+		return name, admins, err
 	}
+	service, admins, complete, err := knownAdmins(name)
+	if err != nil || complete {
+		return service, admins, err
+	}
+	admins, err = listAdmins(ctx, service, admins)
+	return service, admins, err
+}
+
+// listAdmins returns clients for all balancers of a service, of which admins may be a part: the one that responds first,
+// and those that it lists. If none responds, it returns admins, and the caller's own request fails.
+func listAdmins(ctx context.Context, service string, admins []*telemetry.Client) ([]*telemetry.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	type report struct {
+		admin    *telemetry.Client
+		self     string
+		snapshot *telemetry.Snapshot
+	}
+	from, err := fetchReport(ctx, "balancers", admins,
+		func(ctx context.Context, c *telemetry.Client) (*report, error) {
+			memory, err := c.Decisions(ctx) // names the balancer
+			if err != nil {
+				return nil, err
+			}
+			s, err := c.OwnSnapshot(ctx)
+			return &report{c, memory.Balancer, s}, err
+		},
+		func(*report) bool { return true },
+		func(_, _ *report) bool { return false })
+	if err != nil {
+		return admins, nil
+	}
+	var others []string
+	for _, r := range from.snapshot.Regions {
+		for _, b := range r.Balancers {
+			if b.ID != from.self && b.Admin != "" {
+				others = append(others, b.Admin)
+			}
+		}
+	}
+	listed, err := dialAdmins(service, others)
+	return append([]*telemetry.Client{from.admin}, listed...), err
+}
+
+// dialAdmins returns clients for admin URLs.
+func dialAdmins(name string, urls []string) (admins []*telemetry.Client, err error) {
 	for _, u := range urls {
 		base := strings.TrimSpace(u)
 		if base == "" {
-			return "", nil, usage(fmt.Errorf("--admin: must be a URL, got %q", u), "")
+			return nil, usage(fmt.Errorf("--admin: must be a URL, got %q", u), "")
 		}
 		hc, err := adminHTTP(name, base)
 		if err != nil {
-			return "", nil, err
+			return nil, err
 		}
 		admins = append(admins, telemetry.NewClient(base, hc))
 	}
-	return name, admins, nil
+	return admins, nil
 }
 
 // hintAdmin is the hint for an address of --admin that is not that of a balancer.
@@ -87,17 +139,17 @@ func adminHint(admins []string, err error) string {
 	return ""
 }
 
-// runningAdmins returns the name of a running service and clients for its balancers' admin APIs,
-// in the order in which these were added. For a service that was deployed from another
-// machine, these are the URLs given to connect. An empty name selects the only service.
-func runningAdmins(name string) (service string, admins []*telemetry.Client, err error) {
+// knownAdmins returns the name of a running service and clients for the admin APIs of the balancers that this machine
+// knows, in the order in which these were added. They are complete for balancers on this machine; others are those of the
+// last `up` on this machine, or the one given to connect. An empty name selects the only service.
+func knownAdmins(name string) (service string, admins []*telemetry.Client, complete bool, err error) {
 	svc, balancers, err := runningBalancers(name)
 	if err != nil {
-		return "", nil, err
+		return "", nil, false, err
 	}
 	token, err := svc.AdminToken()
 	if err != nil {
-		return "", nil, err
+		return "", nil, false, err
 	}
 	hc := telemetry.HTTPClient(token)
 	for _, o := range balancers {
@@ -106,16 +158,17 @@ func runningAdmins(name string) (service string, admins []*telemetry.Client, err
 		}
 	}
 	if len(admins) > 0 {
-		return svc.Name(), admins, nil
+		return svc.Name(), admins, true, nil
 	}
 	kept, err := loadAdminURLs(svc)
 	if err != nil {
-		return "", nil, err
+		return "", nil, false, err
 	}
 	if len(kept) == 0 {
-		return "", nil, noBalancer(svc)
+		return "", nil, false, noBalancer(svc)
 	}
-	return findAdmins(svc.Name(), kept)
+	admins, err = dialAdmins(svc.Name(), kept)
+	return svc.Name(), admins, false, err
 }
 
 // runningBalancers returns the running local balancers of a service.

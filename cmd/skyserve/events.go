@@ -114,7 +114,7 @@ func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) err
 	if err != nil {
 		return err
 	}
-	_, admins, err := findAdmins(o.name, o.admins)
+	_, admins, err := findAdmins(ctx, o.name, o.admins)
 	if err != nil {
 		return err
 	}

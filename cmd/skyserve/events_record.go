@@ -62,7 +62,7 @@ func (l *changeLog) send(ctx context.Context, svc local.Service, errOut io.Write
 	}
 	events := l.events
 	l.events = nil
-	_, admins, err := runningAdmins(svc.Name())
+	_, admins, _, err := knownAdmins(svc.Name())
 	if err == nil {
 		err = recordEvents(context.WithoutCancel(ctx), admins, events)
 	}

@@ -67,7 +67,7 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	sources, err := o.sources()
+	sources, err := o.sources(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,11 +90,11 @@ func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {
 }
 
 // sources checks the flags and returns the balancers to query.
-func (o *explainOptions) sources() ([]explain.Source, error) {
+func (o *explainOptions) sources(ctx context.Context) ([]explain.Source, error) {
 	if strings.TrimSpace(o.request) == "" {
 		return nil, usage(fmt.Errorf("REQUEST_ID: must not be empty, got %q", o.request), "")
 	}
-	name, admins, err := findAdmins(o.name, o.admins)
+	name, admins, err := findAdmins(ctx, o.name, o.admins)
 	if err != nil {
 		return nil, err
 	}

@@ -456,7 +456,7 @@ func (o *planOptions) time(now time.Time) (time.Time, error) {
 func (o *planOptions) observeService(ctx context.Context, since int64) (*controller.Observed, error) {
 	own := o.history == ""
 	if !namesFile(o.target) {
-		_, admins, err := runningAdmins(o.target)
+		_, admins, err := findAdmins(ctx, o.target, nil)
 		if none := (*exitError)(nil); errors.As(err, &none) && none.noService && !own {
 			none.hint = "pass the file of the service to plan for: skyserve plan SERVICE.yaml --history ...; or " + none.hint
 		}
@@ -478,7 +478,7 @@ func (o *planOptions) observeService(ctx context.Context, since int64) (*control
 		return nil, usage(err, "")
 	}
 	observed := &controller.Observed{}
-	if _, admins, err := runningAdmins(spec.Name); err == nil {
+	if _, admins, err := findAdmins(ctx, spec.Name, nil); err == nil {
 		if running, err := controller.Observe(ctx, admins, since, own); err == nil {
 			observed = running
 		}

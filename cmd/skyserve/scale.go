@@ -119,7 +119,7 @@ func (u *upRun) announceRemoval(ctx context.Context, replicas []provision.Object
 	if len(handles) == 0 {
 		return
 	}
-	_, admins, err := runningAdmins(u.svc.Name())
+	_, admins, _, err := knownAdmins(u.svc.Name())
 	if err == nil {
 		err = tryAdmins(ctx, admins, func(ctx context.Context, api *telemetry.Client) error { return api.AnnounceRemovals(ctx, handles) })
 	}

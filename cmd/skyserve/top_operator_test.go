@@ -236,7 +236,7 @@ func TestActionsOnRunningService(t *testing.T) {
 	}
 	command(t, "up", "service.yaml")
 	t.Cleanup(func() { command(t, "down", "orders") })
-	name, admins, err := findAdmins("orders", nil)
+	name, admins, err := findAdmins(t.Context(), "orders", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestTopNamesCommandOverQuota(t *testing.T) {
 	e.aws.Configure(func() {
 		e.aws.QuotaLimits = map[string]float64{"L-DB2E81BA": 0, "L-3819A6DF": 0, "L-1216C47A": 64, "L-34B43A08": 0}
 	})
-	name, admins, err := findAdmins("chat", nil)
+	name, admins, err := findAdmins(t.Context(), "chat", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

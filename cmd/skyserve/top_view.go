@@ -58,7 +58,7 @@ func (o *topOptions) openView(ctx context.Context, v *topView) error {
 		v.Fetcher, v.closers = remote, append(v.closers, remote)
 		return nil
 	}
-	service, admins, err := findAdmins(o.name, o.admins)
+	service, admins, err := findAdmins(ctx, o.name, o.admins)
 	if err != nil {
 		return err
 	}

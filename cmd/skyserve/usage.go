@@ -75,7 +75,7 @@ func runUsage(ctx context.Context, o *usageOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	name, admins, err := findAdmins(o.name, o.admins)
+	name, admins, err := findAdmins(ctx, o.name, o.admins)
 	if err != nil {
 		return err
 	}
