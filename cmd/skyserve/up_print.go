@@ -51,6 +51,32 @@ func printEmptyModels(w io.Writer, spec *service.Spec) {
 	}
 }
 
+// warnDrained warns of models that have no ready replica because operators drained them: `up` leaves them drained.
+func (u *upRun) warnDrained() {
+	for _, m := range u.spec.Models {
+		var drained []string
+		serves := false
+		for _, w := range u.changes.Desired {
+			switch {
+			case w.Kind != provision.KindReplica || w.Labels["model"] != m.Name:
+			case slices.Contains(u.drained, w.ID):
+				drained = append(drained, w.ID)
+			default:
+				serves = serves || !u.draining[w.ID]
+			}
+		}
+		if serves || len(drained) == 0 {
+			continue
+		}
+		are, them := "is", "it"
+		if len(drained) > 1 {
+			are, them = "are", "them"
+		}
+		printMessage(u.errOut, labelWarning, "model %s has no ready replica: %s %s drained; 'skyserve replica drain %s --undo' lets %s serve",
+			m.Name, printable.Count(len(drained), "replica"), are, strings.Join(drained, " "), them)
+	}
+}
+
 func changeMark(a provision.ChangeAction) string {
 	switch a {
 	case provision.ActionLaunch:

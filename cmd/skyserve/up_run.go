@@ -60,6 +60,8 @@ type upRun struct {
 	images deploy.Images
 	// draining are the replicas that balancers must stop using.
 	draining map[string]bool
+	// drained are the replicas that operators drained.
+	drained []string
 	// onlyReplicas are the replicas to deliver to and to wait for; nil = all.
 	onlyReplicas map[string]bool
 	// starts shows the machines of clouds that start.
@@ -228,7 +230,7 @@ func (u *upRun) openService(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	u.deployer.DesiredCounts = decided.DesiredCounts(u.operator.owner)
+	u.deployer.DesiredCounts, u.drained = decided.DesiredCounts(u.operator.owner), decided.Drained
 	if u.draining == nil {
 		u.draining = decided.NotServing()
 	}
@@ -417,6 +419,7 @@ func (u *upRun) endpoints(have []provision.Object) map[string]string {
 
 // printResult prints the result.
 func (u *upRun) printResult(have []provision.Object, ready bool) error {
+	u.warnDrained()
 	endpoints := u.endpoints(have)
 	if u.dryRun {
 		var err error
