@@ -67,6 +67,13 @@ func (f *fleet) suspect(id string) { f.prober.Suspect(id) }
 // recheck makes the next probe of a replica read its model list.
 func (f *fleet) recheck(id string) { f.prober.Recheck(id) }
 
+// size returns the number of attached replicas.
+func (f *fleet) size() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.attached)
+}
+
 // hasReplica reports whether a replica is attached with this configuration, regardless of its origin.
 func (f *fleet) hasReplica(cfg service.ReplicaConfig) bool {
 	cfg.ID, cfg.Region = replicaID(cfg), cmp.Or(cfg.Region, f.self.Region)

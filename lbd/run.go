@@ -275,6 +275,7 @@ func (b *balancer) assemble(ctx context.Context) error {
 	}
 	o.Suspect = func(id string) { b.fleet.suspect(id) } // b.fleet is set before the first request
 	o.Recheck = func(id string) { b.fleet.recheck(id) }
+	o.Attached = func() int { return b.fleet.size() }
 	o.ServedByAdmin = func(path string) bool { return b.api.HasPath(path) } // so is b.api
 	o.Sent = func(p *proxy.SentPrompt) { b.fleet.caches.sent(p) }
 	if b.runtime, err = proxy.New(o); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -98,6 +99,22 @@ func TestThreeBalancersShareTheLoad(t *testing.T) {
 	}
 	if n := engines[0].count() + engines[1].count(); n != 20 {
 		t.Errorf("20 requests made %d at the engines", n)
+	}
+}
+
+// A replica whose engine has not told its model yet is attached, and not ready.
+func TestReadyzCountsUnidentifiedReplicas(t *testing.T) {
+	replica := func(id string) service.ReplicaConfig {
+		return service.ReplicaConfig{ID: id, URL: "http://" + testkit.FreeAddr()}
+	}
+	n := start(t, config("lb-us-0", "local/us", replica("us-0"), replica("us-1")), Options{})
+	resp, err := client(t).Get(n.public + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || string(text) != "none of 2 replicas is ready and no peer can serve: 'skyserve top' shows the reasons\n" {
+		t.Errorf("got %d %q", resp.StatusCode, text)
 	}
 }
 

@@ -72,7 +72,7 @@ func TestReady(t *testing.T) {
 	if _, err := b.AddReplica(replicaAt("us-0", "http://127.0.0.1:1")); err != nil {
 		t.Fatal(err)
 	}
-	want(503, "no replica is ready and no peer can serve\n")
+	want(503, "none of 1 replica is ready and no peer can serve: 'skyserve top' shows the reasons\n")
 	b.Step(core.Event{Kind: core.EventReplicaReport, Target: "us-0", Report: &core.ProbeReport{Reason: "dial tcp 10.0.0.7:8000: no route to host"}})
 	if _, body := b.get("/readyz"); strings.Contains(body, "10.0.0.7") {
 		t.Errorf("readyz, which requires no key, names a machine: %q", body)
@@ -86,7 +86,7 @@ func TestReady(t *testing.T) {
 	if _, err := b.AddReplica(replicaAt("us-1", "http://127.0.0.1:1")); err != nil {
 		t.Fatal(err)
 	}
-	want(503, "no replica is ready and no peer can serve\n")
+	want(503, "none of 2 replicas is ready and no peer can serve: 'skyserve top' shows the reasons\n")
 }
 
 // A replica with a key of its own receives no credential of the client, also from a service without keys, which

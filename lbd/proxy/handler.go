@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"skyserve/internal/printable"
 	"skyserve/lbd/core"
 	"skyserve/lbd/openai"
 )
@@ -208,15 +209,19 @@ func (r *Runtime) notReady() string {
 	if slices.ContainsFunc(v.Models, func(m core.ModelView) bool { return m.Cold }) {
 		return "" // its requests wait for a replica, which the controller launches because of them
 	}
-	if len(v.Replicas) == 0 {
+	attached := len(v.Replicas)
+	if r.attached != nil {
+		attached = r.attached()
+	}
+	if attached == 0 {
 		return "no replica is attached and no peer can serve"
 	}
-	if !slices.ContainsFunc(v.Replicas, func(rep core.ReplicaView) bool { return !rep.Draining }) {
+	if attached == len(v.Replicas) && !slices.ContainsFunc(v.Replicas, func(rep core.ReplicaView) bool { return !rep.Draining }) {
 		return "every replica is draining and no peer can serve"
 	}
 	// This path needs no key, and the reasons of the replicas may contain names of machines, so only the
 	// admin API returns them.
-	return "no replica is ready and no peer can serve"
+	return "none of " + printable.Count(attached, "replica") + " is ready and no peer can serve: 'skyserve top' shows the reasons"
 }
 
 // modelObject is a model in the response of GET /v1/models.

@@ -73,6 +73,8 @@ type Options struct {
 	// Recheck is called with the id of a replica that does not serve a requested name, so that its model
 	// list is read again; nil = none.
 	Recheck func(replica string)
+	// Attached returns the number of attached replicas, with those whose model is not known yet; nil = all are known.
+	Attached func() int
 	// Sent is called with each prompt of a chat or a completion, before it is sent to a replica with cache
 	// events; nil = none. The request waits until Sent returns, so it must be fast.
 	Sent   func(*SentPrompt)
@@ -115,6 +117,7 @@ type Runtime struct {
 	version       string                 // Options.Version
 	recheck       func(replica string)   // Options.Recheck
 	servedByAdmin func(path string) bool // Options.ServedByAdmin
+	attached      func() int             // Options.Attached
 	sent          func(*SentPrompt)      // Options.Sent
 
 	// mu guards everything down to the next blank line.
@@ -162,7 +165,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		self: o.Self, coreCfg: o.Core, limits: o.Limits.orDefault(), log: o.Logger, transport: o.Transport, mtlsTransport: o.MTLSTransport,
-		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, sent: o.Sent, servedByAdmin: o.ServedByAdmin, version: o.Version, core: core.New(o.Core),
+		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, attached: o.Attached, sent: o.Sent, servedByAdmin: o.ServedByAdmin, version: o.Version, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
 		served: map[string]ServedModels{}, peerAdapters: map[string][]openai.ResolvedModel{},
