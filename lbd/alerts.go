@@ -114,7 +114,7 @@ func sharedReplicas(region service.Region, own []telemetry.ReplicaSnapshot, peer
 	listed := map[string]bool{} // by URL: replicas that no controller has assigned
 	for _, r := range own {
 		if r.Origin != originController {
-			listed[strings.TrimRight(r.URL, "/")] = true
+			listed[service.BaseURL(r.URL)] = true
 		}
 	}
 	for _, p := range peers {
@@ -122,7 +122,7 @@ func sharedReplicas(region service.Region, own []telemetry.ReplicaSnapshot, peer
 			continue
 		}
 		for _, r := range p.Region.Replicas {
-			at := strings.TrimRight(r.URL, "/")
+			at := service.BaseURL(r.URL)
 			if listed[at] && r.Origin != originController && (!namesLoopback(at) || namesLoopback(p.Peer.URL)) {
 				shared[p.Peer.ID] = append(shared[p.Peer.ID], at)
 			}

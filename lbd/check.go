@@ -251,11 +251,12 @@ func claimID(p *problems, seen map[string]string, key, id string) {
 
 // claimName rejects a DNS name that is listed twice: its replicas would have the settings of one of the two.
 func claimName(p *problems, names map[string]string, key, url string) {
-	if other, taken := names[url]; taken {
+	base := service.BaseURL(url)
+	if other, taken := names[base]; taken {
 		p.addProblem(key+".url", fmt.Sprintf("%s is already listed by %s", url, other), "list each DNS name once")
 		return
 	}
-	names[url] = key
+	names[base] = key
 }
 
 // replicaID returns a replica's id, or the host of its URL if it has none.

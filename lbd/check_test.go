@@ -72,8 +72,8 @@ func TestCheck(t *testing.T) {
 		{"same id", replica("us-0", "http://127.0.0.1:2"), `replicas[1]: id "us-0" is already used by replicas[0]`},
 		{"same url", replica("", "http://127.0.0.1:2"), ""},
 		{"same DNS name", func(c *service.BalancerConfig, _ *Options) {
-			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "dns+http://e:1"}, {ID: "b", URL: "dns+http://e:1"}}
-		}, "replicas[1].url: dns+http://e:1 is already listed by replicas[0]"},
+			c.Replicas = []service.ReplicaConfig{{ID: "a", URL: "dns+http://e:1"}, {ID: "b", URL: "dns+http://e:1/"}}
+		}, "replicas[1].url: dns+http://e:1/ is already listed by replicas[0]"},
 		{"host beside its DNS name", func(c *service.BalancerConfig, _ *Options) {
 			c.Replicas = []service.ReplicaConfig{{URL: "http://e:1"}, {URL: "dns+http://e:1"}, {ID: "x", URL: "http://f:1"}, {ID: "x", URL: "dns+http://f:1"}}
 		}, ""},

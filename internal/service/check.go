@@ -337,10 +337,11 @@ func (c *checker) checkEndpoints() {
 				c.reportProblem(p, "%s", urlProblem(e.URL, formReplica))
 			}
 			c.checkAboveV1(p, e.URL)
-			if first, duplicate := claimed[e.URL]; duplicate && e.URL != "" {
+			base := BaseURL(e.URL)
+			if first, duplicate := claimed[base]; duplicate && base != "" {
 				c.reportProblem(p, "duplicates %s", first)
 			}
-			claimed[e.URL] = p
+			claimed[base] = p
 		}
 	}
 	if p := path("store").key("url"); c.spec.Store.URL != "" && c.valid(p) && !validURL(c.spec.Store.URL) {
@@ -377,10 +378,13 @@ func (c *checker) checkAboveV1(p path, base string) {
 	}
 }
 
+// BaseURL returns the normal form of the base URL of a replica: without slashes at its end.
+func BaseURL(text string) string { return strings.TrimRight(text, "/") }
+
 // AboveV1 returns the base URL of an API without slashes and without /v1 at its end; below is false if it has no /v1 there. Requests add
 // paths such as /v1/models to a base URL.
 func AboveV1(base string) (above string, below bool) {
-	return strings.CutSuffix(strings.TrimRight(base, "/"), "/v1")
+	return strings.CutSuffix(BaseURL(base), "/v1")
 }
 
 // validURL reports whether text is an absolute URL with a host and, where it has one, a valid port.

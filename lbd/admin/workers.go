@@ -92,7 +92,7 @@ func (a *API) addByURL(w http.ResponseWriter, r *http.Request) {
 // replicaAt returns the attached replica with a URL.
 func (a *API) replicaAt(url string) (service.ReplicaConfig, bool) {
 	for _, rep := range a.opts.Workers.List() {
-		if strings.TrimRight(rep.URL, "/") == strings.TrimRight(url, "/") {
+		if service.BaseURL(rep.URL) == service.BaseURL(url) {
 			return rep.ReplicaConfig, true
 		}
 	}

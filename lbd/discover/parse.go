@@ -187,7 +187,7 @@ func checkEntries(entries []entry, check func(string) error) ([]service.ReplicaC
 	}
 	urls, ids := map[string]int{}, map[key]int{}
 	for _, e := range entries {
-		e.URL = strings.TrimRight(e.URL, "/")
+		e.URL = service.BaseURL(e.URL)
 		if err := CheckURL(e.URL, check); err != nil {
 			return nil, errAt(e.line, "%s", strings.TrimPrefix(err.Error(), "url: "))
 		}

@@ -28,7 +28,7 @@ type source interface {
 // redirects: an engine does not need to redirect its balancer, and only the replica itself may receive
 // its key.
 func newSource(cfg service.ReplicaConfig, opts Options) source {
-	url := strings.TrimRight(cfg.URL, "/")
+	url := service.BaseURL(cfg.URL)
 	if opts.Transport == nil && (cfg.MTLS || strings.HasPrefix(url, "http://")) {
 		o := wire.Options{DialTimeout: dialTimeout, Allow: opts.Allow, Direct: cfg.MTLS, TLS: opts.TLS}
 		p := wire.NewPoller(o, url, maxPage)

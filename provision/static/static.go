@@ -28,7 +28,7 @@ func replicasOf(spec *service.Spec, region service.RegionSpec, includes func(end
 		}
 		r := service.ReplicaConfig{
 			ID:     id(region.Name, endpoint.URL),
-			URL:    strings.TrimRight(endpoint.URL, "/"),
+			URL:    service.BaseURL(endpoint.URL),
 			Region: region.Name,
 			APIKey: endpoint.APIKey,
 		}
