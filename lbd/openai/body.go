@@ -215,7 +215,21 @@ func (c *Call) ModelName() ([]byte, error) {
 	case 0:
 		return nil, ErrNoModel
 	}
-	return nil, fmt.Errorf("model: must be a string, got %s", Clip(raw))
+	return nil, fmt.Errorf("model: must be a string, got %s", describe(raw))
+}
+
+// describe describes a JSON value that is no string, for an error: an array and an object by their type, others by their
+// first 40 bytes.
+func describe(raw []byte) string {
+	switch kind := kindOf(raw); {
+	case kind == '{':
+		return "an object"
+	case kind == '[':
+		return "an array"
+	case len(raw) > 40:
+		return string(raw[:40]) + "..."
+	}
+	return string(raw)
 }
 
 // Clip returns at most 40 bytes of a value, quoted for an error.
@@ -360,7 +374,7 @@ func (c *Call) PreviousResponse() (id string, given bool, refused *Error) {
 	case '"':
 		return string(c.stringOf(c.previous)), true, nil
 	}
-	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: must be a string, got "+Clip(raw))
+	return "", false, Invalid("previous_response_id", "invalid_previous_response_id", "previous_response_id: must be a string, got "+describe(raw))
 }
 
 // PromptCacheKey returns the client's name for its conversation; nil if not given.

@@ -169,8 +169,10 @@ func TestUnknownModels(t *testing.T) {
 		code, found string
 	}{
 		`{"messages":[]}`:        {400, "missing_required_parameter", "model is required"},
-		`{"model":7}`:            {400, "invalid_type", `got "7"`},
-		`{"model":null}`:         {400, "invalid_type", `got "null"`},
+		`{"model":7}`:            {400, "invalid_type", "model: must be a string, got 7"},
+		`{"model":["m"]}`:        {400, "invalid_type", "model: must be a string, got an array"},
+		`{"model":{"name":"m"}}`: {400, "invalid_type", "model: must be a string, got an object"},
+		`{"model":null}`:         {400, "invalid_type", "model: must be a string, got null"},
 		`{"model":"gpt-9"}`:      {404, "model_not_found", `"gpt-9" does not exist`},
 		`{"model":"Chat-Small"}`: {404, "model_not_found", "does not exist"},
 	} {
