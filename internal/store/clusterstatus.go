@@ -43,8 +43,10 @@ type ClusterStatus struct {
 	Open    bool
 	Members []MemberStatus // by node
 	// WithoutQuorum are the streams of this member that have no leader, because no majority of their members responds,
-	// sorted.
+	// or they were just created, sorted.
 	WithoutQuorum []string
+	// WithoutQuorumSince is when WithoutQuorum was first not empty; zero while it is empty.
+	WithoutQuorumSince time.Time
 	// Unreplicated are the streams that fewer than Replicas members hold with all changes, sorted.
 	Unreplicated []string
 	// UnreplicatedSince is when Unreplicated was first not empty; zero while it is empty.
@@ -62,15 +64,21 @@ func (c ClusterStatus) Replicated() bool {
 	return c.Clustered && c.Open && c.Leader != "" && c.online() >= max(Replicas, majority+1) && len(c.WithoutQuorum)+len(c.Unreplicated) == 0
 }
 
-// lagGrace is how long streams may lack a copy before they are reported: a write reaches a majority first, and the last
-// member some milliseconds later.
+// lagGrace is how long streams may lack a copy or a leader before they are reported: a write reaches a majority first, and
+// the last member some milliseconds later, and the members of a new stream first elect its leader.
 const lagGrace = 5 * time.Second
 
-// WithoutLag returns the status for display at now: without Unreplicated if that list began less than lagGrace ago. While
-// a member is offline the list stays: the copies on that member do not lag but are missing.
+// WithoutLag returns the status for display at now: without Unreplicated and WithoutQuorum if the list began less than
+// lagGrace ago. While a member is offline the lists stay: the copies on that member do not lag but are missing.
 func (c ClusterStatus) WithoutLag(now time.Time) ClusterStatus {
-	if c.online() == len(c.Members) && now.Sub(c.UnreplicatedSince) < lagGrace {
+	if c.online() < len(c.Members) {
+		return c
+	}
+	if now.Sub(c.UnreplicatedSince) < lagGrace {
 		c.Unreplicated = nil
+	}
+	if now.Sub(c.WithoutQuorumSince) < lagGrace {
+		c.WithoutQuorum = nil
 	}
 	return c
 }
@@ -166,8 +174,16 @@ func (s *Server) setObserved(c ClusterStatus) {
 	s.replaceCluster(c)
 }
 
-// replaceCluster sets cluster and leaderless. The caller holds mu.
+// replaceCluster sets cluster, with WithoutQuorumSince, and leaderless. The caller holds mu.
 func (s *Server) replaceCluster(c ClusterStatus) {
+	switch {
+	case len(c.WithoutQuorum) == 0:
+		c.WithoutQuorumSince = time.Time{}
+	case s.cluster.WithoutQuorumSince.IsZero():
+		c.WithoutQuorumSince = time.Now()
+	default:
+		c.WithoutQuorumSince = s.cluster.WithoutQuorumSince
+	}
 	s.cluster = c
 	switch {
 	case c.Leader != "":

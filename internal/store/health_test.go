@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -224,6 +225,36 @@ func TestLagIsReportedOnlyIfItLasts(t *testing.T) {
 			t.Errorf("%v: the time was replaced", names)
 		}
 	}
+}
+
+// A stream has no leader in the first moments after its creation, which is no fault while all members respond. One that
+// stays without a leader is reported.
+func TestNewStreamWithoutLeaderIsNoFault(t *testing.T) {
+	members := []MemberStatus{{Node: "a", State: MemberLeader}, {Node: "b", State: MemberCurrent}, {Node: "c", State: MemberCurrent}}
+	created := ClusterStatus{Clustered: true, Open: true, Leader: "a", Members: members, WithoutQuorum: []string{"OBJ_files"}}
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{}
+		s.setObserved(ClusterStatus{Leader: "a"})
+		s.cluster.Open = true
+		time.Sleep(time.Minute)
+		for after, replicated := range []bool{true, true, true, true, true, false, false} { // seconds
+			s.setObserved(created)
+			if got := s.Cluster().WithoutLag(time.Now()); got.Replicated() != replicated || (got.NotReplicatedReason() == "") != replicated {
+				t.Errorf("after %d s: replicated %t (%s), want %t", after, got.Replicated(), got.NotReplicatedReason(), replicated)
+			}
+			time.Sleep(time.Second)
+		}
+		s.setCluster(ClusterStatus{Clustered: true, Open: true, Leader: "a", Members: members})
+		s.setObserved(created)
+		if got := s.Cluster().WithoutLag(time.Now()); !got.Replicated() {
+			t.Errorf("a later stream is reported at once: %s", got.NotReplicatedReason())
+		}
+		created.Members[2].State = MemberOffline
+		s.setObserved(created)
+		if got := s.Cluster().WithoutLag(time.Now()); !strings.Contains(got.NotReplicatedReason(), "no majority for stream OBJ_files") {
+			t.Errorf("a member that is offline is not reported at once: %s", got.NotReplicatedReason())
+		}
+	})
 }
 
 // Repeated messages of the server are logged once per relogAfter.
