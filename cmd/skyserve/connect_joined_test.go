@@ -56,7 +56,7 @@ func joinService(t *testing.T, authority *identity.Authority, name, adminURL str
 	}
 }
 
-// An operator who joined a service through one of its balancers uses all of them, and is told if one does not respond.
+// An operator who joined a service through one of its balancers uses all of them; a plan says if one does not respond.
 func TestJoinedOperatorUsesAllBalancers(t *testing.T) {
 	testkit.Slow(t)
 	deployer := t.TempDir()
