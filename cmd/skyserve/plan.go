@@ -218,7 +218,7 @@ func (o *planOptions) checkOptions() error {
 		return usage(errors.New("-o html: cannot be combined with --problem"), "")
 	case o.reserve && o.format.kind != outputText && !o.format.isDocument():
 		return usage(fmt.Errorf("-o %s: must be text, json, yaml or jsonpath=PATH with --compare-reserved", o.format.kind), "")
-	case !slices.Contains(forecast.PeakQuantiles, o.review.PeakQuantile):
+	case o.review.PeakQuantile != "" && !slices.Contains(forecast.PeakQuantiles, o.review.PeakQuantile):
 		return usage(fmt.Errorf("--peak-quantile %s: must be one of %s", o.review.PeakQuantile, strings.Join(forecast.PeakQuantiles, ", ")), "")
 	case !(o.review.LocalShare > 0 && o.review.LocalShare <= 1):
 		return usage(fmt.Errorf("--local-share: must be greater than 0 and at most 1, got %g", o.review.LocalShare), "")

@@ -42,13 +42,14 @@ func TestCostIsNotBehindSkyLB(t *testing.T) {
 	}
 }
 
-// The default policy serves as much as skylb in four drawn loads that it once lost:
+// The default policy serves as much as skylb in five drawn loads that it once lost:
 //   - An overload of conversations at one replica. It served requests of older sessions first, even when little of their
 //     long prompts was still cached, and rejected shorter ones.
 //   - Bursts of one prompt. Engines cache a prompt when its step ends, so it had the prompt computed again and again.
 //   - Many running requests, which every prefill step interrupts. It spread prompts over more steps than necessary.
 //   - Many clients with a few prompts, which fit into each replica's memory. It computed each prompt once, at a replica
 //     that then had up to twice as many requests as others.
+//   - One replica that is 2.4 times as fast as the others. Requests queued for it while the others had free memory.
 func TestCostServesAsMuchAsSkyLB(t *testing.T) {
 	const runs = 4
 	for _, c := range []struct {
@@ -64,6 +65,7 @@ func TestCostServesAsMuchAsSkyLB(t *testing.T) {
 		{"bursts of one prompt", 1900069, workload.Bursts, func(*Scenario) {}, 1},
 		{"many running requests", 2000127, workload.Arena, func(*Scenario) {}, 1},
 		{"prompts shared by many clients", 2100154, workload.Groups, func(*Scenario) {}, 0.985},
+		{"a fast replica among slow ones", 2300167, workload.Arena, func(*Scenario) {}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := Mixture(c.seed)

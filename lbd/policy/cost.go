@@ -81,6 +81,9 @@ type CostConstants struct {
 	// to approach the mean as the report ages: other regions see the same low load, and send requests there too. After
 	// this time, 1/e of the difference remains.
 	PeerLoadLifetime float64
+	// FasterHoldWeight is the weight of the time for which a request is held for a replica that is faster than one to which
+	// it can be sent now: the request delays those behind it, and meanwhile the slower replica serves nothing.
+	FasterHoldWeight float64
 	// MaxHoldShare is a share of a request's maximum time in the queue (Facts.MaxWait). A request is overdue when it has
 	// waited for this time plus the time in which the whole queue is served. While a replica is available, an overdue
 	// request is not held for one that is not.
@@ -116,6 +119,7 @@ func DefaultCostConstants() CostConstants {
 		PeerMarginShare:        0.03,
 		PeerPrefillMarginShare: 0.1,
 		PeerLoadLifetime:       1.0 / 3,
+		FasterHoldWeight:       2,
 		MaxHoldShare:           0.5,
 	}
 }
@@ -307,6 +311,8 @@ type costTerms struct {
 	localMatch, peerMatch float64
 	// regionCopyWeight is the weight of the time to compute tokens that only a peer has cached (RegionCopyWeight).
 	regionCopyWeight float64
+	// sendPace is the pace of the fastest replica to which the request can be sent now; 0 = none.
+	sendPace float64
 	// liveHere is whether a replica of this balancer is live.
 	liveHere bool
 }
@@ -335,6 +341,9 @@ func (p *Cost) requestTerms(f *Facts) costTerms {
 	for i := range f.Candidates[:firstPeer(f.Candidates)] {
 		if c := &f.Candidates[i]; c.Live {
 			live++
+			if canSendTo(c) && (t.sendPace == 0 || c.pace() < t.sendPace) {
+				t.sendPace = c.pace()
+			}
 			switch match, n := t.weightedMatch(c), float64(requestsAt(c)); {
 			case match > t.localMatch:
 				t.localMatch, t.matchRequests = match, n
@@ -543,53 +552,6 @@ func (p *Cost) memorySeconds(t *costTerms, c *Candidate, added, n float64) float
 	}
 	taken := min(added, memoryTokens) + waiting*min(added+t.responseSteps, memoryTokens)
 	return fullSeconds * (p.constants.MemoryPenalty + p.constants.OccupancyWeight*taken/memoryTokens)
-}
-
-// waitSeconds returns how long a request that takes this many tokens of free memory (addedTokens) waits at c before its
-// computation starts. For a peer, it is the sum of the round-trip time, the wait there, and the margins
-// (PeerMarginShare, PeerPrefillMarginShare). If the free memory of a replica does not suffice, each of the unconfirmed
-// requests, and then this request, waits until another request there has ended.
-func (p *Cost) waitSeconds(t *costTerms, c *Candidate, added float64) float64 {
-	wait := inSeconds(c.RTT)
-	switch {
-	case c.Peer:
-		margin := p.constants.PeerMarginShare*(t.promptTokens/p.constants.PrefillRate+t.decodeSeconds) + p.constants.PeerPrefillMarginShare*added/p.constants.PrefillRate
-		wait += inSeconds(c.ExpectedWait) + c.pace()*margin
-	case !canSendTo(c):
-		wait += p.holdSeconds(t, c)
-	case !fits(c, added):
-		wait += inSeconds(HoldTime(c.Unconfirmed, requestsAt(c), t.residenceAt(c), c.pace()))
-	}
-	return wait
-}
-
-// fits reports whether a replica has free memory for this many tokens, in addition to the requests that were sent
-// there and do not run yet. It returns true if the free memory is unknown. Requests that this balancer did not send are
-// assumed to need as much as the mean request that it sent. A prefix that requests share is counted for each of them, so
-// the estimate of the free memory may be too high.
-func fits(c *Candidate, added float64) bool {
-	running := float64(c.Running.Or(0))
-	if c.KV.Or(0) <= 0 || running <= 0 || c.Outstanding == 0 {
-		return true
-	}
-	perRequest := float64(c.ContextTokens) / float64(c.Outstanding)
-	capacity := running / c.KV.Value // number of requests that fill the memory
-	return added <= perRequest*(capacity-float64(requestsAt(c)))
-}
-
-// holdSeconds returns how long a request is held for a replica to which it cannot be sent now. If the replica has free
-// memory and has had pending requests only for a short time (TransientSteps), they arrived during a step, or wait for
-// the prompts that it computes, and start in the next steps. Otherwise its batch or memory is full, and a request there
-// has to end first.
-func (p *Cost) holdSeconds(t *costTerms, c *Candidate) float64 {
-	ahead := c.Held + c.Pending.Or(0)
-	pace, step := c.pace(), c.pace()*p.constants.DecodeBase
-	wait := inSeconds(HoldTime(ahead, requestsAt(c), t.residenceAt(c), pace))
-	transient := p.constants.TransientSteps*step + pace*float64(c.PrefillTokens)/p.constants.PrefillRate
-	if c.KV.Known && c.KV.Value < p.constants.MemoryThreshold && inSeconds(c.PendingFor) < transient {
-		wait = min(wait, float64(ahead+1)*p.constants.AdmitSteps*step)
-	}
-	return wait
 }
 
 // inSeconds returns d.Seconds(), less exactly rounded but faster.

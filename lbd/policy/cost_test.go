@@ -561,6 +561,24 @@ func TestOverdueRequestTakesIdleReplica(t *testing.T) {
 	}
 }
 
+// Complaint: requests queue for the only fast replica while slower ones have free memory. A request is held for a
+// faster replica only if it takes less time there even with twice the wait.
+func TestSlowReplicaServesBeforeLongHold(t *testing.T) {
+	for _, c := range []struct {
+		held int
+		pace float64 // of the replica to which the request can be sent
+		hold bool
+	}{{0, 2, true}, {5, 2, false}, {5, 3, true}} {
+		cs := fleet(2)
+		cs[0].Available, cs[0].Outstanding, cs[0].Running, cs[0].Pending = false, 10, Known(10), Known(1)
+		cs[0].KV, cs[0].Residence, cs[0].Held = Known(0.6), 10*time.Second, c.held
+		cs[1].Pace = c.pace
+		if got := NewCost().Choose(long(100, cs)); got.Hold != c.hold || got.Index == 0 != c.hold {
+			t.Errorf("%d held, %v times as slow: %+v by costs of %.1f s and %.1f s", c.held, c.pace, got, cs[0].Score.Value, cs[1].Score.Value)
+		}
+	}
+}
+
 // Complaint: a region with idle replicas sends every request with a common prefix to the region that computed the prefix
 // first. Each of them pays the round trip. Complaint: regions whose memory is full compute the prefixes of each other, and
 // so evict them all the time.
