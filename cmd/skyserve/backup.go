@@ -223,8 +223,8 @@ func newRestoreCmd() *cobra.Command {
 for a few seconds. Replicas and balancers stay as they are.
 
 The whole file is checked first. A damaged or truncated file, the backup of another service
-and one of a later version of skyserve are rejected. A store that is
-older than the backup, such as the one that was backed up, is replaced only with --force,
+and one of a later version of skyserve are rejected. A store that was
+created before the backup, such as the one that was backed up, is replaced only with --force,
 because what was written to it since the backup is lost. If the machines of a
 service were lost, first run 'skyserve up': its new, empty store accepts the backup.
 FILE may be an object in a bucket, s3://... or gs://..., with the credentials of the environment.`,

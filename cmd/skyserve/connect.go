@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -238,7 +239,10 @@ func runAccept(cmd *cobra.Command, f connectFlags) error {
 	chain, err := requestCertificate(cmd.Context(), f, invite, key)
 	if err != nil {
 		hint := "request another invitation: a code works once, for 15 minutes, at one balancer"
-		if errors.As(err, new(*net.OpError)) {
+		switch {
+		case errors.Is(err, http.ErrSchemeMismatch):
+			hint = "it responds without TLS: pass the URL of the balancer at which --invite was run"
+		case errors.As(err, new(*net.OpError)):
 			hint = "check the URL: 'skyserve status -o json' on the machine from which the service was deployed shows the admin URL of each balancer"
 		}
 		return failed(fmt.Errorf("connecting to %s: %w", f.url, err), hint)

@@ -215,7 +215,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 		return usage(err, "")
 	}
 	if o.programURL != "" && !cloud.UsesClouds(spec) {
-		return usage(errors.New("--program: applies to regions in clouds only, and the service has none"), "local processes run the binary that runs 'up': run 'up' with the other binary instead")
+		return usage(errors.New("--program: applies to regions in clouds only, and the service has none"), "local processes run the binary that runs 'up': run 'up --upgrade' with the other binary instead")
 	}
 	return deployService(ctx, u, in, spec, text)
 }

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"skyserve/internal/controller/deploy"
 	"skyserve/internal/service"
 )
 
@@ -105,6 +107,9 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 // unusableSecrets warns of variables and files with secrets or endpoints that up would reject here, on this computer and in
 // this environment. base is the directory of relative paths.
 func unusableSecrets(spec *service.Spec, base string) (warnings []string) {
+	if err := deploy.CheckSecrets(spec, deploy.SecretsBelow(base)); err != nil { // for machines in clouds
+		warnings = strings.Split(err.Error(), "\n")
+	}
 	for _, s := range localSecrets(spec, base) {
 		if err := s.check(); err != nil {
 			warnings = append(warnings, fmt.Sprintf("%s: %v", s.key, err))

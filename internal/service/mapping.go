@@ -52,6 +52,8 @@ func mappingFor(p path, n ast.Node) string {
 		return "remove the dash before the first key"
 	case strings.HasSuffix(string(p), ".replicas") && anyNumber.MatchString(text):
 		return fmt.Sprintf("write {min: %s, max: %s}", text, text)
+	case p == "autoscale.budget" && anyNumber.MatchString(text):
+		return fmt.Sprintf("write {per_hour: %s}", text)
 	case gpuItem.MatchString(string(p)) && gpuName.MatchString(text):
 		return fmt.Sprintf("write {type: %s}", text)
 	case keyWithoutSpace.MatchString(text):
