@@ -153,14 +153,7 @@ func (s *Server) Cluster() ClusterStatus {
 func (s *Server) setCluster(c ClusterStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case len(c.Unreplicated) == 0:
-		c.UnreplicatedSince = time.Time{}
-	case s.cluster.UnreplicatedSince.IsZero():
-		c.UnreplicatedSince = time.Now()
-	default:
-		c.UnreplicatedSince = s.cluster.UnreplicatedSince
-	}
+	c.UnreplicatedSince = beginOf(c.Unreplicated, s.cluster.UnreplicatedSince)
 	s.replaceCluster(c)
 }
 
@@ -176,14 +169,7 @@ func (s *Server) setObserved(c ClusterStatus) {
 
 // replaceCluster sets cluster, with WithoutQuorumSince, and leaderless. The caller holds mu.
 func (s *Server) replaceCluster(c ClusterStatus) {
-	switch {
-	case len(c.WithoutQuorum) == 0:
-		c.WithoutQuorumSince = time.Time{}
-	case s.cluster.WithoutQuorumSince.IsZero():
-		c.WithoutQuorumSince = time.Now()
-	default:
-		c.WithoutQuorumSince = s.cluster.WithoutQuorumSince
-	}
+	c.WithoutQuorumSince = beginOf(c.WithoutQuorum, s.cluster.WithoutQuorumSince)
 	s.cluster = c
 	switch {
 	case c.Leader != "":
@@ -191,6 +177,17 @@ func (s *Server) replaceCluster(c ClusterStatus) {
 	case s.leaderless.IsZero():
 		s.leaderless = time.Now()
 	}
+}
+
+// beginOf returns since when a list of streams is not empty: now if it was empty before (last is zero), zero if it is empty.
+func beginOf(streams []string, last time.Time) time.Time {
+	switch {
+	case len(streams) == 0:
+		return time.Time{}
+	case last.IsZero():
+		return time.Now()
+	}
+	return last
 }
 
 // observe returns the state of the cluster at now, without the fields that are set by the method maintain.

@@ -189,7 +189,7 @@ func New(opts Options) *API {
 	return a
 }
 
-// HasPath reports whether the API serves a path, with any method.
+// HasPath reports whether the API serves a GET or a POST of a path.
 func (a *API) HasPath(path string) bool {
 	return slices.ContainsFunc([]string{http.MethodGet, http.MethodPost}, func(method string) bool {
 		_, pattern := a.mux.Handler(&http.Request{Method: method, URL: &url.URL{Path: path}})

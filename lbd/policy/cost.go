@@ -486,9 +486,8 @@ func meanLoad(cs []Candidate) (requests, prefillTokens float64) {
 }
 
 // peerLoad returns the expected requests per replica of a peer, and the prompt tokens that are still to be computed at the
-// replica of it that has the fewest.
-// If its last report has less than the mean, they rise with the age that the report will have when the request arrives
-// there (PeerLoadLifetime).
+// replica of it that has the fewest. If its last report has less than the mean, they rise with the age that the report will
+// have when the request arrives there (PeerLoadLifetime).
 func (p *Cost) peerLoad(t *costTerms, c *Candidate) (requests, prefillTokens float64) {
 	requests, prefillTokens = requestsPerReplica(c), float64(c.PrefillTokens)
 	lifetime := p.constants.PeerLoadLifetime * inSeconds(t.expectedResidence(c))

@@ -52,7 +52,7 @@ func diffReplicas(spec *service.Spec, have []provision.Object, decided ReplicaDe
 func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCounts, b service.Bounds, have []provision.Object, decided ReplicaDecisions) error {
 	wanted := counts.Total()
 	all := replicasIn(have, g)
-	serving, drained := undonated(all, decided)
+	serving, drained := servingAndDrained(all, decided)
 	if belowMin := wanted < b.Min && wanted < len(serving); belowMin || wanted > b.Max {
 		return &BoundsError{Model: g.Model, Region: g.Region, Count: wanted, Bounds: b}
 	}
@@ -98,8 +98,8 @@ func (d *replicaDiff) addGroup(g cloud.ReplicaGroup, counts provision.ClassCount
 	return nil
 }
 
-// undonated returns the replicas that are not donated, and the IDs of those among them that are drained.
-func undonated(replicas []provision.Object, decided ReplicaDecisions) (serving []provision.Object, drained []string) {
+// servingAndDrained returns the replicas that are neither donated nor drained, and the IDs of those that are drained.
+func servingAndDrained(replicas []provision.Object, decided ReplicaDecisions) (serving []provision.Object, drained []string) {
 	for _, o := range replicas {
 		switch {
 		case decided.Donation(o.ID) != nil:

@@ -186,7 +186,7 @@ func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, 
 		return DesiredReplicas{}, err
 	}
 	counts := provision.ClassCounts{}
-	serving, drained := undonated(replicasIn(have, g), s.Decisions)
+	serving, drained := servingAndDrained(replicasIn(have, g), s.Decisions)
 	for _, o := range serving {
 		counts[replicaClassOf(o)]++
 	}
