@@ -12,7 +12,7 @@ import (
 // applyListed passes a replica's model list to the runtime, and logs declared adapters that are found not to
 // be served.
 func (f *fleet) applyListed(id string, list probe.ModelList) {
-	s := proxy.ServedModels{Adapters: list.Adapters, MaxModelLen: list.MaxModelLen}
+	s := proxy.ServedModels{Adapters: list.Adapters, Aliases: list.Aliases, MaxModelLen: list.MaxModelLen}
 	if list.Complete {
 		s.Names = list.Names
 	}

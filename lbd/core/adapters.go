@@ -20,10 +20,10 @@ const (
 	maxReportedAdapters = 1024
 )
 
-// servedNames contains the names that a replica serves and lacks, as far as known.
+// servedNames contains the names that a target serves and lacks, as far as known.
 type servedNames struct {
-	names   []string // the engine's last list, sorted; nil = unknown
-	refused []string // adapters that the engine rejected since then, oldest first
+	names   []string // the engine's last list, sorted; nil = unknown, and for a peer
+	refused []string // adapters that the engine rejected since then, or the peer since its last report, oldest first
 }
 
 // lacks reports whether an adapter is known not to be served.
@@ -38,7 +38,7 @@ func (s *servedNames) lacks(adapter string) bool {
 	return !listed
 }
 
-// refuse records that the engine rejected an adapter.
+// refuse records that the target rejected an adapter.
 func (s *servedNames) refuse(adapter string) {
 	if slices.Contains(s.refused, adapter) {
 		return
@@ -54,8 +54,11 @@ func (t *target) lacksAdapter(r *request) bool { return r.Adapter != "" && t.lac
 
 // lacksRequiredAdapter is lacksAdapter for a request that needs one; lacksAdapter is inlined.
 func (t *target) lacksRequiredAdapter(r *request) bool {
+	if t.served.lacks(r.Adapter) {
+		return true
+	}
 	if !t.peer {
-		return t.served.lacks(r.Adapter)
+		return false
 	}
 	l := t.modelLoad(r.Model)
 	if l == nil || !l.Adapters.Known {

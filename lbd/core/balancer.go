@@ -385,14 +385,19 @@ func (b *Balancer) handleFailed(now time.Duration, id string, out *Outcome) {
 }
 
 // handleBounced handles a request that a peer could not place and returned: it is queued again, or
-// ends.
+// ends. If the peer lacks its adapter, the peer's next report shows whether it still does.
 func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 	r := b.requests[id]
 	if r == nil || r.target == nil || !r.target.peer {
 		return
 	}
 	t := b.detachRequest(now, r, nil)
-	t.pausedUntil = now + b.cfg.PeerBackoff
+	lacks := r.Adapter != "" && out != nil && out.LacksModel
+	if lacks {
+		t.served.refuse(r.Adapter)
+	} else {
+		t.pausedUntil = now + b.cfg.PeerBackoff
+	}
 	r.attempts-- // the peer made no attempt
 	b.queue(r.Model).setCharge(r, r.minCharge)
 	b.addPeerKills(now, r, t.id, out)
@@ -400,6 +405,9 @@ func (b *Balancer) handleBounced(now time.Duration, id string, out *Outcome) {
 		b.rejectKiller(r)
 	} else {
 		b.requeue(now, r)
+	}
+	if lacks {
+		b.rejectUnknown(now)
 	}
 	b.placeSameModel(now, r)
 }

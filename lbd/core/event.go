@@ -143,8 +143,8 @@ type Outcome struct {
 	//     of the target only if another target then serves the request.
 	//   - Without Refused, the target cannot continue another target's partial answer.
 	FaultUnclear bool `json:"unsure,omitempty"`
-	// LacksModel: the target rejected the request because it does not serve the requested name. If that is
-	// an adapter, this is no failure of the target.
+	// LacksModel: the target rejected the request because it does not serve the requested name, or a peer bounced
+	// it for this reason. If that is an adapter, this is no failure of the target.
 	LacksModel bool `json:"lacks_model,omitempty"`
 	// ClientError: the target rejected the request as invalid (a client error). The response
 	// carries no information about the target's health.
@@ -237,6 +237,8 @@ type ModelLoad struct {
 	Pace float64 `json:"pace,omitempty"`
 	// Adapters are the LoRA adapters that the live replicas serve, sorted. Unknown = any may be served.
 	Adapters policy.Maybe[[]string] `json:"adapters,omitzero"`
+	// Aliases are further names of the model that its engines list, sorted.
+	Aliases []string `json:"aliases,omitempty"`
 }
 
 // ActionKind is the type of an action.

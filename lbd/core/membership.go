@@ -167,7 +167,7 @@ func (b *Balancer) handlePeerReport(now time.Duration, id string, rep *PeerRepor
 	if t == nil {
 		return
 	}
-	t.reported, t.ready, t.unreachable = true, true, false
+	t.reported, t.ready, t.unreachable, t.served = true, true, false, servedNames{}
 	t.models, t.formerModels = t.formerModels[:0], t.models
 	for _, l := range rep.Models {
 		t.models = append(t.models, l.sanitized())

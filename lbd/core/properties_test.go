@@ -208,7 +208,7 @@ func (w *world) drawEnd(rt *rapid.T) Event {
 	case 2:
 		return Event{Kind: EventCancelled, ID: id}
 	case 3:
-		return Event{Kind: EventBounced, ID: id, Outcome: &Outcome{Kills: rapid.SampledFrom([]int{0, 0, 1}).Draw(rt, "kills there")}}
+		return Event{Kind: EventBounced, ID: id, Outcome: &Outcome{LacksModel: rapid.Bool().Draw(rt, "lacks"), Kills: rapid.SampledFrom([]int{0, 0, 1}).Draw(rt, "kills there")}}
 	}
 	out := &Outcome{Key: letters("abab"), ClientError: rapid.IntRange(0, 4).Draw(rt, "client error") == 0}
 	if rapid.Bool().Draw(rt, "tells tokens") {
@@ -286,13 +286,22 @@ func (w *world) trackNames(ev Event, target string) {
 		if ev.Outcome.LacksModel && findTarget(w.b.replicas, target) != nil {
 			w.refused[target] = append(w.refused[target], w.adapter[ev.ID])
 		}
+	case EventBounced:
+		if ev.Outcome.LacksModel && slices.Contains(peerNames, target) {
+			w.refused[target] = append(w.refused[target], w.adapter[ev.ID])
+		}
+	case EventPeerReport:
+		delete(w.refused, ev.Target)
+	case EventPeerRemoved:
+		delete(w.refused, ev.Target)
 	}
 }
 
-// checkAdapter checks that a request is not sent to a replica that lacks its adapter.
+// checkAdapter checks that a request is not sent to a replica that lacks its adapter, nor to a peer that has bounced
+// it since its last report.
 func (w *world) checkAdapter(t fatal, a Action) {
 	names, adapter := w.served[a.Target], w.adapter[a.ID]
-	if adapter == "" || slices.Contains(peerNames, a.Target) {
+	if adapter == "" {
 		return
 	}
 	if names != nil && !slices.Contains(names, adapter) || slices.Contains(w.refused[a.Target], adapter) {

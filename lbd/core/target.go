@@ -14,10 +14,10 @@ import (
 type target struct {
 	cacheTarget
 
-	model          string      // replica only
-	maxOutstanding int         // replica only: ReplicaInfo.MaxOutstanding
-	served         servedNames // replica only
-	sameRegion     bool        // peer only
+	model          string // replica only
+	maxOutstanding int    // replica only: ReplicaInfo.MaxOutstanding
+	served         servedNames
+	sameRegion     bool // peer only
 
 	draining bool
 	// ready is the result of the last report; reported is set once a report was received.

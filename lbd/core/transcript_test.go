@@ -230,7 +230,7 @@ func event(word, name string, a args) (Event, bool) {
 	case "cancel":
 		return Event{Kind: EventCancelled, ID: name}, true
 	case "bounced":
-		return Event{Kind: EventBounced, ID: name}, true
+		return Event{Kind: EventBounced, ID: name, Outcome: &Outcome{LacksModel: a["lacks"] != ""}}, true
 	case "replica":
 		return Event{Kind: EventReplicaAdded, Replica: &ReplicaInfo{ID: name, Model: model, MaxOutstanding: a.int("limit", 0)}}, true
 	case "remove":

@@ -22,6 +22,8 @@ type ModelList struct {
 	Names []string
 	// Adapters are the names that have a parent: LoRA adapters.
 	Adapters []string
+	// Aliases are further names of the replica's model: they have no parent, and its root.
+	Aliases []string
 	// Complete: the engine lists the adapters that it serves. Engines that do, vLLM and SGLang, give
 	// every entry the field parent, which is null for a model.
 	Complete bool
@@ -31,20 +33,35 @@ type ModelList struct {
 
 // equal reports whether two lists have the same contents.
 func (l *ModelList) equal(o *ModelList) bool {
-	return slices.Equal(l.Names, o.Names) && slices.Equal(l.Adapters, o.Adapters) && l.Complete == o.Complete && l.MaxModelLen == o.MaxModelLen
+	return slices.Equal(l.Names, o.Names) && slices.Equal(l.Adapters, o.Adapters) && slices.Equal(l.Aliases, o.Aliases) &&
+		l.Complete == o.Complete && l.MaxModelLen == o.MaxModelLen
 }
 
 // listedModel is an entry of a model list.
 type listedModel struct {
 	ID          string          `json:"id"`
+	Root        json.RawMessage `json:"root"`   // of a model, the source of its weights
 	Parent      json.RawMessage `json:"parent"` // nil if the field is missing
 	MaxModelLen json.RawMessage `json:"max_model_len"`
 }
 
 // isAdapter reports whether the entry has a parent.
-func (m *listedModel) isAdapter() bool {
-	var parent string
-	return len(m.Parent) > 0 && json.Unmarshal(m.Parent, &parent) == nil && parent != ""
+func (m *listedModel) isAdapter() bool { return textOf(m.Parent) != "" }
+
+// textOf returns a JSON string; empty if it is missing or something else.
+func textOf(raw json.RawMessage) string {
+	var text string
+	if len(raw) == 0 || json.Unmarshal(raw, &text) != nil {
+		return ""
+	}
+	return text
+}
+
+// isAliasOf reports whether the entry is a further name of a model, as those of vLLM's --served-model-name are. A
+// program in front of several engines also lists models without a parent: they have different roots.
+func (m *listedModel) isAliasOf(model *listedModel) bool {
+	root := textOf(m.Root)
+	return m.Parent != nil && !m.isAdapter() && m.ID != model.ID && root != "" && root == textOf(model.Root)
 }
 
 // maxModelLen returns the entry's maximum number of tokens, 0 if it is missing or impossible.
@@ -70,15 +87,20 @@ func parseModels(body []byte) ([]listedModel, error) {
 // newModelList summarises the entries of a list for a replica of the given model.
 func newModelList(models []listedModel, model string) ModelList {
 	var l ModelList
+	own := &listedModel{ID: model}
+	if i := slices.IndexFunc(models, func(m listedModel) bool { return m.ID == model }); i >= 0 {
+		own = &models[i]
+	}
+	l.MaxModelLen = own.maxModelLen()
 	for i := range models {
 		m := &models[i]
 		l.Names = append(l.Names, m.ID)
 		l.Complete = l.Complete || m.Parent != nil
-		if m.isAdapter() {
+		switch {
+		case m.isAdapter():
 			l.Adapters = append(l.Adapters, m.ID)
-		}
-		if m.ID == model {
-			l.MaxModelLen = m.maxModelLen()
+		case m.isAliasOf(own):
+			l.Aliases = append(l.Aliases, m.ID)
 		}
 	}
 	return l

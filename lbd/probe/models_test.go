@@ -52,7 +52,19 @@ func TestModelListContents(t *testing.T) {
 		page string
 		want ModelList
 	}{
-		"vLLM":              {vllmList, ModelList{Names: []string{"llama", "sql"}, Adapters: []string{"sql"}, Complete: true, MaxModelLen: 8192}},
+		"vLLM": {vllmList, ModelList{Names: []string{"llama", "sql"}, Adapters: []string{"sql"}, Complete: true, MaxModelLen: 8192}},
+		"further names": {
+			`{"data":[{"id":"chat","root":"/models/llama","parent":null},{"id":"llama","root":"/models/llama","parent":null},{"id":"sql","root":"/models/llama","parent":"llama"}]}`,
+			ModelList{Names: []string{"chat", "llama", "sql"}, Adapters: []string{"sql"}, Aliases: []string{"chat"}, Complete: true},
+		},
+		"several models": {
+			`{"data":[{"id":"llama","root":"llama","parent":null},{"id":"qwen","root":"qwen","parent":null},{"id":"other","parent":null}]}`,
+			ModelList{Names: []string{"llama", "qwen", "other"}, Complete: true},
+		},
+		"roots that are no text": {
+			`{"data":[{"id":"llama","root":7,"parent":null},{"id":"qwen","root":7,"parent":null}]}`,
+			ModelList{Names: []string{"llama", "qwen"}, Complete: true},
+		},
 		"without adapters":  {vllmNoLoRA, ModelList{Names: []string{"llama"}, Complete: true, MaxModelLen: 8192}},
 		"without parents":   {`{"data":[{"id":"llama"},{"id":"sql"}]}`, ModelList{Names: []string{"llama", "sql"}}},
 		"impossible values": {`{"data":[{"id":"llama","parent":7,"max_model_len":-1},{"id":""}]}`, ModelList{Names: []string{"llama"}, Complete: true}},

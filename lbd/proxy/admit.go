@@ -307,5 +307,5 @@ func (r *Runtime) errModel(message string) *openai.Error {
 	} else {
 		message += "; available models: " + strings.Join(names, ", ") + more
 	}
-	return &openai.Error{Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: "model_not_found", Message: message}
+	return &openai.Error{Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: codeNoModel, Message: message}
 }

@@ -134,10 +134,13 @@ func (r *Runtime) hasReady(model string) bool {
 		})
 }
 
+// codeNoModel is the error code of requests whose model does not exist.
+const codeNoModel = "model_not_found"
+
 // errNoAdapter rejects a request for an adapter that no replica serves any more.
 func errNoAdapter(model, adapter string) *openai.Error {
 	return &openai.Error{
-		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: "model_not_found",
+		Status: http.StatusNotFound, Kind: openai.TypeInvalid, Param: "model", Code: codeNoModel,
 		Message: fmt.Sprintf("model: %q does not exist: no replica of %q serves this adapter: use another name from GET /v1/models", adapter, model),
 	}
 }

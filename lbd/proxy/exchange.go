@@ -366,7 +366,7 @@ func (x *exchange) endUnserved() {
 		x.replyError(e)
 		x.finalize(e.Status, record.StateRejected)
 	default:
-		x.w.Header().Set(headerBounce, "1")
+		x.w.Header().Set(headerBounce, bounceUnplaced)
 		x.setKillsHeader(x.w.Header())
 		x.replyError(rejection(core.RejectNoReplica, nil))
 		x.finalize(http.StatusServiceUnavailable, record.StateBounced)
@@ -468,7 +468,11 @@ func (x *exchange) unstreamedTokens() int { return max(0, x.outputTokens()-x.ans
 func (x *exchange) refuseExchange(e *openai.Error) {
 	if x.from != "" && (e.Status == http.StatusNotFound || e.Status == http.StatusServiceUnavailable) {
 		e.Status = http.StatusServiceUnavailable // the peer has other targets
-		x.w.Header().Set(headerBounce, "1")
+		reason := bounceUnplaced
+		if e.Code == codeNoModel {
+			reason = bounceNoModel
+		}
+		x.w.Header().Set(headerBounce, reason)
 	}
 	if x.endsConnection(e) {
 		x.w.Header().Set("Connection", "close")

@@ -23,7 +23,7 @@ const (
 	headerFrom      = "X-Skyserve-From"
 	headerPeerToken = "X-Skyserve-Peer-Token"
 	headerTenant    = "X-Skyserve-Tenant"
-	headerBounce    = "X-Skyserve-Bounce"
+	headerBounce    = "X-Skyserve-Bounce" // bounceUnplaced or bounceNoModel
 	headerModel     = "X-Skyserve-Model"
 	// headerSessionAge is the age of the request's session in milliseconds: clocks of balancers are
 	// not compared.
@@ -60,6 +60,12 @@ const (
 
 	continueOn, continueOff = "on", "off"
 	countsExact, countsAny  = "exact", "any"
+)
+
+// Reasons for which a balancer returns a request to the peer that forwarded it.
+const (
+	bounceUnplaced = "1"         // no replica can serve it now
+	bounceNoModel  = codeNoModel // its model or adapter does not exist here
 )
 
 // sessionHeaders are headers in which coding agents name their session, in their order of precedence,

@@ -37,7 +37,7 @@ func (t *modelTable) accepts(name string) bool {
 }
 
 // SetModels declares the models of the service, with their aliases and adapters. The models of
-// replicas and peers, and the adapters that they list, are usable in addition to these. It also sets the names
+// replicas and peers, and the aliases and adapters that they list, are usable in addition to these. It also sets the names
 // whose sessions are divided among models: together, so that no split is without a model that is added with it.
 func (r *Runtime) SetModels(models []service.BalancerModel, splits []service.Split) {
 	r.points.setModels(models)
@@ -48,12 +48,12 @@ func (r *Runtime) SetModels(models []service.BalancerModel, splits []service.Spl
 }
 
 // rebuildModels builds a new table; the lock must be held. A model's own name has precedence over
-// an equal alias, an alias over an adapter, and earlier declarations over later ones. An adapter that
-// only engines list comes next, and the name of a split last.
+// an equal alias, an alias over an adapter, and earlier declarations over later ones. The name of a split
+// comes next, and the aliases and adapters that only engines list come last.
 func (r *Runtime) rebuildModels() {
 	t := &modelTable{byName: map[string]openai.ResolvedModel{}}
 	add := func(name string, resolved openai.ResolvedModel) {
-		if _, taken := t.byName[name]; !taken {
+		if _, taken := t.byName[name]; !taken && t.splits[name] == nil {
 			t.byName[name] = resolved
 			t.names = append(t.names, name)
 		}
@@ -88,7 +88,6 @@ func (r *Runtime) rebuildModels() {
 			add(adapter, openai.ResolvedModel{Model: m.Name, Adapter: adapter})
 		}
 	}
-	r.addListedAdapters(add)
 	for _, s := range r.splits {
 		sp := newSplit(s, t.byName)
 		if _, taken := t.byName[s.Name]; taken || sp == nil {
@@ -99,6 +98,7 @@ func (r *Runtime) rebuildModels() {
 		}
 		t.splits[s.Name], t.names = sp, append(t.names, s.Name)
 	}
+	r.addListedNames(add)
 	t.fallbacks = map[string]fallbackRule{}
 	for _, m := range r.declared {
 		for _, alias := range m.Aliases { // of a model that was renamed: replicas with its former name may still serve
@@ -114,10 +114,10 @@ func (r *Runtime) rebuildModels() {
 	r.models.Store(t)
 }
 
-// updatePeerModels stores the names of the models and adapters that a peer serves; the lock must be held.
+// updatePeerModels stores the names of the models, aliases and adapters that a peer serves; the lock must be held.
 func (r *Runtime) updatePeerModels(ev core.Event) {
 	var names []string
-	changed := r.storePeerAdapters(ev.Target, ev.PeerReport)
+	changed := r.storePeerNames(ev.Target, ev.PeerReport)
 	if ev.Kind == core.EventPeerReport && r.peers[ev.Target] != nil {
 		for _, l := range ev.PeerReport.Models {
 			names = append(names, l.Model)

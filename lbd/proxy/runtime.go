@@ -15,7 +15,6 @@ import (
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
 	"skyserve/lbd/oidc"
-	"skyserve/lbd/openai"
 	"skyserve/lbd/quota"
 	"skyserve/lbd/record"
 )
@@ -133,9 +132,9 @@ type Runtime struct {
 	attachments   uint64            // number of replicaCounts that were created
 	declared      []service.BalancerModel
 	splits        []service.Split
-	peerModels    map[string][]string               // models by peer, as last reported
-	served        map[string]ServedModels           // by replica; missing = unknown
-	peerAdapters  map[string][]openai.ResolvedModel // adapters by peer, as last reported
+	peerModels    map[string][]string     // models by peer, as last reported
+	served        map[string]ServedModels // by replica; missing = unknown
+	peerNames     map[string][]listedName // aliases and adapters by peer, as last reported
 	ring          ring
 	newRecords    []record.RequestRecord // request records that the current step changed, for subscribers
 	idle          chan struct{}          // closed when the last request ends; nil unless draining
@@ -168,7 +167,7 @@ func New(o Options) (*Runtime, error) {
 		ledger: quota.NewLedger(), providerLedger: quota.NewLedger(), seed: keySeed(o.Self.PeerToken), startedAt: time.Now(), accessLog: o.AccessLog, tracer: o.Tracer, suspect: o.Suspect, recheck: o.Recheck, attached: o.Attached, sent: o.Sent, servedByAdmin: o.ServedByAdmin, version: o.Version, core: core.New(o.Core),
 		inFlight: map[string]*inFlight{}, replicas: map[string]*replica{}, ranks: map[string]rank{}, peers: map[string]*peer{},
 		removedEpochs: map[string]uint64{}, peerModels: map[string][]string{},
-		served: map[string]ServedModels{}, peerAdapters: map[string][]openai.ResolvedModel{},
+		served: map[string]ServedModels{}, peerNames: map[string][]listedName{},
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -366,6 +365,7 @@ func (r *Runtime) ModelLoads() []core.ModelLoad {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	loads := r.core.ModelLoads(r.Elapsed())
+	r.reportNames(loads)
 	if len(r.providers) == 0 {
 		return loads
 	}

@@ -16,6 +16,9 @@ type ServedModels struct {
 	Names []string
 	// Adapters are the LoRA adapters that the engine lists. Clients may use them even if they are not declared.
 	Adapters []string
+	// Aliases are further names of the replica's model that the engine lists. Clients may use them as declared
+	// aliases: requests have the model's name when they are sent, so that every replica of the model can serve them.
+	Aliases []string
 	// MaxModelLen is the maximum number of tokens of a request to the replica's model; 0 = unknown.
 	MaxModelLen int
 }
@@ -27,7 +30,7 @@ func (r *Runtime) SetServedModels(id string, s ServedModels) {
 		if rep == nil {
 			return
 		}
-		rebuild := !slices.Equal(r.served[id].Adapters, s.Adapters)
+		rebuild := !slices.Equal(r.served[id].Adapters, s.Adapters) || !slices.Equal(r.served[id].Aliases, s.Aliases)
 		r.served[id] = s
 		for _, k := range rep.ranks() {
 			r.stepCore(core.Event{Kind: core.EventReplicaNames, Target: k.id(), Names: s.Names})
@@ -38,41 +41,87 @@ func (r *Runtime) SetServedModels(id string, s ServedModels) {
 	}))
 }
 
-// addListedAdapters adds the adapters that the replicas and the peers list, in the order of their ids; the
+// listedName is a name that an engine lists besides that of its model, and what it resolves to.
+type listedName struct {
+	name     string
+	resolved openai.ResolvedModel
+}
+
+// listedNames returns the aliases and adapters of a model.
+func listedNames(model string, aliases, adapters []string) []listedName {
+	var all []listedName
+	for _, alias := range aliases {
+		all = append(all, listedName{alias, openai.ResolvedModel{Model: model}})
+	}
+	for _, adapter := range adapters {
+		all = append(all, listedName{adapter, openai.ResolvedModel{Model: model, Adapter: adapter}})
+	}
+	return all
+}
+
+// addListedNames adds the aliases and adapters that the replicas and the peers list, in the order of their ids; the
 // lock must be held.
-func (r *Runtime) addListedAdapters(add func(name string, resolved openai.ResolvedModel)) {
+func (r *Runtime) addListedNames(add func(name string, resolved openai.ResolvedModel)) {
 	for _, rep := range r.sortedReplicas() {
-		for _, adapter := range r.served[rep.cfg.ID].Adapters {
-			add(adapter, openai.ResolvedModel{Model: rep.cfg.Model, Adapter: adapter})
+		s := r.served[rep.cfg.ID]
+		for _, n := range listedNames(rep.cfg.Model, s.Aliases, s.Adapters) {
+			add(n.name, n.resolved)
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(r.peerAdapters)) {
-		for _, resolved := range r.peerAdapters[id] {
-			add(resolved.Adapter, resolved)
+	for _, id := range slices.Sorted(maps.Keys(r.peerNames)) {
+		for _, n := range r.peerNames[id] {
+			add(n.name, n.resolved)
 		}
 	}
 }
 
-// storePeerAdapters stores the adapters in a peer's report, nil for none, and reports whether they changed;
+// storePeerNames stores the aliases and adapters in a peer's report, nil for none, and reports whether they changed;
 // the lock must be held.
-func (r *Runtime) storePeerAdapters(peer string, report *core.PeerReport) (changed bool) {
-	var adapters []openai.ResolvedModel
+func (r *Runtime) storePeerNames(peer string, report *core.PeerReport) (changed bool) {
+	var names []listedName
 	if report != nil {
 		for _, l := range report.Models {
-			for _, adapter := range l.Adapters.Value {
-				adapters = append(adapters, openai.ResolvedModel{Model: l.Model, Adapter: adapter})
-			}
+			names = append(names, listedNames(l.Model, l.Aliases, l.Adapters.Value)...)
 		}
 	}
-	if slices.Equal(adapters, r.peerAdapters[peer]) {
+	if slices.Equal(names, r.peerNames[peer]) {
 		return false
 	}
-	if adapters == nil {
-		delete(r.peerAdapters, peer)
+	if names == nil {
+		delete(r.peerNames, peer)
 	} else {
-		r.peerAdapters[peer] = adapters
+		r.peerNames[peer] = names
 	}
 	return true
+}
+
+// maxReportedAliases bounds the aliases of one model in a heartbeat.
+const maxReportedAliases = 64
+
+// reportNames replaces the names that engines list by those that requests of peers may have here: a name may stand
+// for another model, or for none. The lock must be held.
+func (r *Runtime) reportNames(loads []core.ModelLoad) {
+	t := r.models.Load()
+	for i := range loads {
+		l := &loads[i]
+		l.Adapters.Value = slices.DeleteFunc(l.Adapters.Value, func(name string) bool {
+			return t.byName[name] != openai.ResolvedModel{Model: l.Model, Adapter: name}
+		})
+		var aliases []string
+		for id, rep := range r.replicas {
+			if rep.cfg.Model != l.Model {
+				continue
+			}
+			for _, name := range r.served[id].Aliases {
+				if (t.byName[name] == openai.ResolvedModel{Model: l.Model}) {
+					aliases = append(aliases, name)
+				}
+			}
+		}
+		slices.Sort(aliases)
+		aliases = slices.Compact(aliases)
+		l.Aliases = aliases[:min(len(aliases), maxReportedAliases)]
+	}
 }
 
 // maxModelLens returns the smallest MaxModelLen of the ready replicas of each model. A model is missing if

@@ -14,6 +14,7 @@ import (
 
 	"skyserve/internal/service"
 	"skyserve/lbd/core"
+	"skyserve/lbd/openai"
 	"skyserve/lbd/policy"
 )
 
@@ -246,6 +247,97 @@ func TestAdapterOfPeer(t *testing.T) {
 	us.RemovePeer("lb-eu-0")
 	if _, known := us.modelList()["sql"]; known {
 		t.Error("the adapter of a removed peer is listed")
+	}
+}
+
+// A peer whose engines do not list their adapters may serve one that is declared here. If the peer does not accept
+// the name, the request ends at once, and is not sent there again until it has waited for too long.
+func TestAdapterThatPeerDoesNotAccept(t *testing.T) {
+	us, eu := pair(t, "secret")
+	eu.attach("eu-0", engine(t, speak("eu")))
+	us.SetModels([]service.BalancerModel{{Name: testModel, LoRA: []string{"sql"}}}, nil)
+	us.receiveReport("lb-eu-0")
+	expect(t, us.post(chatPath, adapterBody), http.StatusNotFound, "model_not_found")
+	us.receiveReport("lb-eu-0")
+	us.attach("us-0", engine(t, speak("us")))
+	us.SetServedModels("us-0", listed(0, "sql"))
+	expect(t, us.post(chatPath, adapterBody), http.StatusOK, "")
+	lawful(t, us.settled())
+}
+
+// modelsOf returns an engine that records the models of its requests.
+func modelsOf(t *testing.T) (url string, models func() []string) {
+	var mu sync.Mutex
+	var all []string
+	serve := speak("fine")
+	return engine(t, func(w http.ResponseWriter, req *http.Request) {
+		var body struct{ Model string }
+		text, _ := io.ReadAll(req.Body)
+		_ = json.Unmarshal(text, &body)
+		req.Body = http.NoBody
+		mu.Lock()
+		all = append(all, body.Model)
+		mu.Unlock()
+		serve(w, req)
+	}), func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(all) }
+}
+
+// A further name that an engine lists for its model is an alias, here and at peers: requests have the model's name
+// when they are sent, so that engines without the name can serve them too.
+func TestListedAliasesAreUsable(t *testing.T) {
+	us, eu := pair(t, "secret")
+	url, models := modelsOf(t)
+	eu.attach("eu-0", url)
+	body := `{"model":"gpt","messages":[{"role":"user","content":"hi"}]}`
+	expect(t, eu.post(chatPath, body), http.StatusNotFound, "model_not_found")
+	eu.SetServedModels("eu-0", ServedModels{Names: []string{testModel, "gpt", "other", "sql"}, Adapters: []string{"sql"}, Aliases: []string{"gpt"}})
+	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.ModelLoads()}})
+	for region, b := range map[string]*balancer{"eu": eu, "us": us} {
+		expect(t, b.post(chatPath, body), http.StatusOK, "")
+		all := b.modelList()
+		if got := all["gpt"]; got.Root != testModel || got.Parent != nil {
+			t.Errorf("%s lists the alias as %+v", region, got)
+		}
+		if got := all["sql"]; got.Root != "sql" || got.Parent == nil || *got.Parent != testModel {
+			t.Errorf("%s lists the adapter as %+v", region, got)
+		}
+		if _, known := all["other"]; known {
+			t.Errorf("%s lists another model of the engine", region)
+		}
+	}
+	if got := models(); !slices.Equal(got, []string{testModel, testModel}) {
+		t.Errorf("the engine got requests for %q", got)
+	}
+	eu.SetServedModels("eu-0", listed(0))
+	us.Step(core.Event{Kind: core.EventPeerReport, Target: "lb-eu-0", PeerReport: &core.PeerReport{Models: eu.ModelLoads()}})
+	for _, b := range []*balancer{us, eu} {
+		expect(t, b.post(chatPath, body), http.StatusNotFound, "model_not_found")
+	}
+}
+
+// Names of the configuration have precedence over those that only engines list, and a name that stands for something
+// else here is not reported to peers.
+func TestDeclaredNamesPrecedeListedOnes(t *testing.T) {
+	b := start(t, testOptions(t))
+	b.SetModels([]service.BalancerModel{{Name: testModel, LoRA: []string{"sql"}}, {Name: "big", Aliases: []string{"gpt"}}}, []service.Split{{Name: "chat", Weights: map[string]int{"big": 1}}})
+	b.attach("us-0", engine(t, speak("fine")))
+	b.SetServedModels("us-0", ServedModels{
+		Names: []string{testModel, "gpt", "chat", "sql", "big", "own"}, Adapters: []string{"big", "own"}, Aliases: []string{"gpt", "chat", "sql"},
+	})
+	table := b.models.Load()
+	for name, want := range map[string]openai.ResolvedModel{
+		"gpt": {Model: "big"}, "big": {Model: "big"}, "sql": {Model: testModel, Adapter: "sql"}, "own": {Model: testModel, Adapter: "own"},
+	} {
+		if got := table.byName[name]; got != want {
+			t.Errorf("%s resolves to %+v, want %+v", name, got, want)
+		}
+	}
+	if table.splits["chat"] == nil || table.byName["chat"].Model != "" {
+		t.Errorf("the split is replaced by %+v", table.byName["chat"])
+	}
+	loads := b.ModelLoads()
+	if len(loads) != 1 || !slices.Equal(loads[0].Adapters.Value, []string{"own", "sql"}) || len(loads[0].Aliases) > 0 {
+		t.Errorf("peers learn %+v", loads)
 	}
 }
 

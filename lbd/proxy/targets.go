@@ -268,7 +268,7 @@ func (r *Runtime) RemovePeer(id string) {
 	_, _ = r.changeTargets(func() (bool, error) {
 		delete(r.peers, id)
 		delete(r.peerModels, id)
-		delete(r.peerAdapters, id)
+		delete(r.peerNames, id)
 		r.stepCore(core.Event{Kind: core.EventPeerRemoved, Target: id})
 		return true, nil
 	})

@@ -110,7 +110,8 @@ func (x *exchange) requestTarget(ctx context.Context) (resp *http.Response, ende
 	case x.current.peer != nil && resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get(headerBounce) != "":
 		x.spans.setFailure(failureBounced.String())
 		x.current.countFailure(failureBounced)
-		x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventBounced, Outcome: &core.Outcome{Kills: killsOf(resp.Header, x.current.peer)}}, x.recordFailure(x.current.target+" bounced the request"))
+		out := &core.Outcome{Kills: killsOf(resp.Header, x.current.peer), LacksModel: resp.Header.Get(headerBounce) == bounceNoModel}
+		x.rt.stepFor(&x.inFlight, core.Event{Kind: core.EventBounced, Outcome: out}, x.recordFailure(x.current.target+" bounced the request"))
 	case x.reportFault(resp):
 	case x.headerSent && refusesContinuation(resp.StatusCode):
 		discard(resp.Body)
