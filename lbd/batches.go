@@ -41,6 +41,10 @@ func (b *balancer) openBatches() (states []telemetry.BatchState) {
 			utc := at.UTC()
 			state.FinishAt = &utc
 		}
+		if wait := r.Wait(time.Now()); wait != nil {
+			until := time.Unix(wait.Until, 0).UTC()
+			state.WaitsFor, state.WaitsUntil = wait.For, &until
+		}
 		for _, l := range r.Backlog {
 			state.Backlog = append(state.Backlog, telemetry.BatchBacklog(l))
 		}

@@ -51,16 +51,19 @@ func (s *screen) openBatchRow(b *telemetry.BatchState) sheetRow {
 	if b.Failed > 0 {
 		state.role = roleWarn
 	}
+	details := []string{s.theme.text(b.ID) + ": " + fmt.Sprintf("%d of %s completed, %d failed", b.Completed, printable.Count(b.Total, "request"), b.Failed)}
+	if waits := b.Waits(s.clock); waits != "" {
+		state = textCell("waiting", roleWarn)
+		details = append(details, "waits for the "+s.theme.text(waits))
+	}
+	details = append(details, "created "+s.clock(b.CreatedAt)+", deadline "+s.clock(b.Deadline)+", expected end "+end)
 	return sheetRow{
 		id: b.ID, cells: []cellValue{
 			textCell(s.theme.text(b.ID), roleAccent), s.namedCell(b.Tenant), s.namedCell(shortModel(b.Model)), state, done,
 			total, optionalCell(b.RequestsPerSecond, rate),
 			numberCell(left.Seconds(), age(left), roleText), finish, optionalCell(b.CostUSD, func(usd *float64) string { return "$" + dollars(*usd) }),
 		},
-		details: []string{
-			s.theme.text(b.ID) + ": " + fmt.Sprintf("%d of %s completed, %d failed", b.Completed, printable.Count(b.Total, "request"), b.Failed),
-			"created " + s.clock(b.CreatedAt) + ", deadline " + s.clock(b.Deadline) + ", expected end " + end,
-		},
+		details: details,
 	}
 }
 

@@ -207,13 +207,13 @@ func ownMachines() *telemetry.Snapshot {
 	}
 }
 
-// withBatches is normal with batches: one in time, one late, one without a known rate, one being validated.
+// withBatches is normal with batches: one in time, one late, one that waits for a quota, one being validated.
 func withBatches() *telemetry.Snapshot {
 	s := normal()
 	s.Batches = []telemetry.BatchState{
 		{ID: "batch_019ab3f2c01k3m9qzp4xt7w", Tenant: "acme", Status: "in_progress", Model: llama, Total: 20_000, Completed: 15_500, CreatedAt: noon.Add(-3 * time.Hour), Deadline: noon.Add(time.Hour), RequestsPerSecond: ptr(2.5), FinishAt: ptr(noon.Add(30 * time.Minute)), CostUSD: ptr(1.0)},
 		{ID: "batch_019ab3f2c02aa5tq7rn1d0e", Tenant: "acme", Status: "in_progress", Total: 50_000, Completed: 1200, Failed: 31, CreatedAt: noon.Add(-time.Hour), Deadline: noon.Add(2 * time.Hour), RequestsPerSecond: ptr(2.5), FinishAt: ptr(noon.Add(5*time.Hour + 25*time.Minute))},
-		{ID: "batch_019ab3f2c03uu8fh2kc6y9b", Tenant: "lab", Status: "in_progress", Model: llama, Total: 300, CreatedAt: noon.Add(-time.Minute), Deadline: noon.Add(24 * time.Hour), RequestsPerSecond: ptr(0.0)},
+		{ID: "batch_019ab3f2c03uu8fh2kc6y9b", Tenant: "lab", Status: "in_progress", Model: llama, Total: 300, CreatedAt: noon.Add(-time.Minute), Deadline: noon.Add(24 * time.Hour), RequestsPerSecond: ptr(0.0), WaitsFor: "quota of key bob (100 requests per day)", WaitsUntil: ptr(noon.Add(12 * time.Hour))},
 		{ID: "batch_019ab3f2c04gs1wv5jx8p3z", Status: "validating", CreatedAt: noon, Deadline: noon.Add(24 * time.Hour)},
 	}
 	return s

@@ -179,6 +179,14 @@ func TestNoOpenBatchesIsStated(t *testing.T) {
 	deskIn(t, 80, 24, withBatches(), "7").lacks("no open batches")
 }
 
+// A batch that waits for a quota says which one, and until when.
+func TestBatchThatWaitsForQuota(t *testing.T) {
+	d := deskIn(t, 120, 30, withBatches(), "7", "j", "j", "j")
+	d.wants("waiting", "waits for the quota of key bob (100 requests per day) until 2026-03-05 00:00")
+	d.press("enter")
+	d.wants("waits for the quota of key bob (100 requests per day) until")
+}
+
 func TestActionsRequireConfirmation(t *testing.T) {
 	tests := []struct {
 		keys  []string

@@ -243,7 +243,7 @@ func (o *batchOptions) submit(ctx context.Context, file string, out, errOut io.W
 		return err
 	}
 	fmt.Fprintf(errOut, "submitted %s\n", printable.Line(b.ID))
-	if b, err = c.awaitEnd(ctx, b, progress); err != nil {
+	if b, err = c.awaitEnd(ctx, b, errOut); err != nil {
 		return batchError(ctx, "waiting for "+b.ID, err)
 	}
 	return afterAction(o.printBatch(&b, out))
@@ -310,10 +310,17 @@ func firstURL(file string) (string, error) {
 	return first.URL, nil
 }
 
-// awaitEnd waits until a batch has ended, and reports its progress.
-func (c *batchClient) awaitEnd(ctx context.Context, b batchAnswer, progress func(string)) (batchAnswer, error) {
+// awaitEnd waits until a batch has ended, reports its progress, and warns of what it waits for.
+func (c *batchClient) awaitEnd(ctx context.Context, b batchAnswer, errOut io.Writer) (batchAnswer, error) {
+	progress := progressLine(errOut)
 	defer progress("")
+	var warned job.Wait
 	for !b.Status.Final() {
+		if w := b.Wait; w != nil && *w != warned {
+			warned = *w
+			progress("")
+			printMessage(errOut, labelWarning, "%s waits for the %s, until %s: interrupt this command and use 'skyserve batch show %s --wait' later, or ask the operator for a higher limit", printable.Line(b.ID), printable.Line(w.For), batchTime(w.Until), printable.Line(b.ID))
+		}
 		progress(batchProgress(&b.Batch, time.Until(time.Unix(b.ExpiresAt, 0))))
 		select {
 		case <-ctx.Done():
@@ -382,7 +389,7 @@ func (o *batchOptions) show(ctx context.Context, id string, out, errOut io.Write
 	}
 	b, err := c.batch(ctx, id)
 	if err == nil && o.wait {
-		b, err = c.awaitEnd(ctx, b, progressLine(errOut))
+		b, err = c.awaitEnd(ctx, b, errOut)
 	}
 	if err != nil {
 		return batchError(ctx, "reading "+id, err)
@@ -411,6 +418,9 @@ func (o *batchOptions) printBatch(b *batchAnswer, out io.Writer) error {
 	}
 	if b.Estimate != nil && b.Estimate.text() != "" {
 		t.Row("estimate", b.Estimate.text())
+	}
+	if b.Wait != nil {
+		t.Row("waits for", b.Wait.For+", until "+batchTime(b.Wait.Until))
 	}
 	t.Row("created", batchTime(b.CreatedAt))
 	t.Row("expires", batchTime(b.ExpiresAt))

@@ -139,13 +139,19 @@ func (c *batchClient) callBatch(ctx context.Context, method, path string, in any
 		e, err = job.ParseEstimate(text)
 		b.Estimate = newEstimateDocument(&e)
 	}
+	if text := header.Get(job.HeaderWait); text != "" && err == nil {
+		var w job.Wait
+		w, err = job.ParseWait(text)
+		b.Wait = &w
+	}
 	return b, err
 }
 
-// batchAnswer is a batch with its estimate; nil if the service knows none.
+// batchAnswer is a batch with its estimate, nil if the service knows none, and what it waits for, nil for nothing.
 type batchAnswer struct {
 	job.Batch
 	Estimate *estimateDocument `json:"estimate"`
+	Wait     *job.Wait         `json:"wait"`
 }
 
 // estimateDocument is an estimate as JSON; null is unknown.

@@ -21,6 +21,10 @@ type BatchState struct {
 	RequestsPerSecond *float64   `json:"requests_per_second"`
 	FinishAt          *time.Time `json:"finish_at"`
 	CostUSD           *float64   `json:"cost_usd"`
+	// WaitsFor is the quota or budget that the batch waits for, such as "quota of key bob (1 request per day)", and
+	// WaitsUntil the end of its period; empty and nil if it does not wait.
+	WaitsFor   string     `json:"waits_for"`
+	WaitsUntil *time.Time `json:"waits_until"`
 	// Backlog is the prompt of the requests without a result, by model.
 	Backlog []BatchBacklog `json:"backlog"`
 }
@@ -33,6 +37,15 @@ type BatchBacklog struct {
 
 // Late reports whether the batch is expected to end after its deadline.
 func (b *BatchState) Late() bool { return b.FinishAt != nil && b.FinishAt.After(b.Deadline) }
+
+// Waits returns what the batch waits for, such as "quota of key bob (1 request per day) until 2026-12-01 00:00";
+// empty if it does not wait. format formats the time.
+func (b *BatchState) Waits(format func(time.Time) string) string {
+	if b.WaitsUntil == nil {
+		return ""
+	}
+	return b.WaitsFor + " until " + format(*b.WaitsUntil)
+}
 
 // Remaining returns the number of requests without a result.
 func (b *BatchState) Remaining() int { return b.Total - b.Completed - b.Failed }
@@ -56,6 +69,9 @@ func (s *Snapshot) BatchLines(zone *time.Location) []string {
 		line := fmt.Sprintf("  %s  %s, %d of %d done", b.ID, b.Status, b.Total-b.Remaining(), b.Total)
 		if b.Failed > 0 {
 			line += fmt.Sprintf(", %d failed", b.Failed)
+		}
+		if waits := b.Waits(func(at time.Time) string { return at.In(zone).Format(time.DateTime) }); waits != "" {
+			line += ", waits for the " + waits
 		}
 		line += ", expires " + b.Deadline.In(zone).Format(time.DateTime)
 		if b.FinishAt != nil {

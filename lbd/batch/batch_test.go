@@ -171,6 +171,33 @@ func TestBatchFailsRequestBeyondLimit(t *testing.T) {
 	}
 }
 
+// A batch whose requests wait for a quota says for which one, until one of them is sent again.
+func TestBatchWaitsForQuota(t *testing.T) {
+	var admitted atomic.Bool
+	until := time.Now().Add(24 * time.Hour)
+	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {
+		switch {
+		case prompt == "p0":
+			return echo(prompt)
+		case !admitted.Load():
+			return Response{Status: 429, WaitsFor: "quota of key bob (1 request per day)", WaitsUntil: until}
+		}
+		<-ctx.Done() // it runs
+		return Response{Status: statusClientGone}
+	})
+	n := startNode(t, serveStore(t), e, Options{})
+	b := n.submit(Caller{}, "48h", lines(3)...)
+	wait := func() string {
+		w := httptest.NewRecorder()
+		n.Serve(w, httptest.NewRequest("GET", PathBatches+"/"+b.ID, http.NoBody), Caller{})
+		return w.Header().Get(job.HeaderWait)
+	}
+	want := fmt.Sprintf(`"quota of key bob (1 request per day)"; until=%d`, until.Unix())
+	testkit.Eventually(t, "it waits", func() bool { return wait() == want })
+	admitted.Store(true)
+	testkit.Eventually(t, "it runs", func() bool { return wait() == "" })
+}
+
 // A batch whose input is lost ends at its deadline with the results that it has.
 func TestBatchWithLostInputEnds(t *testing.T) {
 	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {

@@ -52,6 +52,8 @@ type execution struct {
 	completed, failed int
 	usage             job.Usage // of the completed requests
 	remaining         int       // still counted in worker.inFlight
+	waiting           int       // requests that wait for a quota or budget
+	wait              job.Wait  // of the last of them
 }
 
 func chunkPrefix(batch string, chunk int) string { return batch + "." + strconv.Itoa(chunk) + "." }
@@ -111,10 +113,15 @@ func (x *execution) runChunk(ctx context.Context, claimedBefore bool) error {
 func (x *execution) reportCounts(ctx context.Context) error {
 	x.mu.Lock()
 	completed, failed, usage := x.completed, x.failed, x.usage
+	var wait *job.Wait
+	if x.waiting > 0 && x.waiting == x.remaining { // otherwise other requests are running
+		w := x.wait
+		wait = &w
+	}
 	x.mu.Unlock()
 	var changeErr error
 	if !x.w.tryChangeBatch(ctx, x.key, func(r *job.Record) error {
-		changeErr = r.Report(x.chunk, x.w.id, completed, failed, usage)
+		changeErr = r.Report(x.chunk, x.w.id, job.Progress{Completed: completed, Failed: failed, Usage: usage, Wait: wait})
 		return changeErr
 	}) {
 		if changeErr != nil {
@@ -232,9 +239,25 @@ func (x *execution) sendUntilResult(ctx context.Context, line *job.Line, index i
 		if after, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
 			wait = max(wait, min(time.Duration(after)*time.Second, retryMax))
 		}
-		sleep(ctx, wait/2+rand.N(wait))
+		x.awaitRetry(ctx, wait/2+rand.N(wait), &response)
 		backoff = min(2*backoff, retryMax)
 	}
+}
+
+// awaitRetry waits for d, until the next attempt of a request with this response.
+func (x *execution) awaitRetry(ctx context.Context, d time.Duration, response *Response) {
+	if response.WaitsFor != "" {
+		x.mu.Lock()
+		x.waiting++
+		x.wait = job.NewWait(response.WaitsFor, response.WaitsUntil)
+		x.mu.Unlock()
+		defer func() {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.waiting--
+		}()
+	}
+	sleep(ctx, d)
 }
 
 // statusClientGone is the balancer's status of a cancelled request.

@@ -57,7 +57,7 @@ func (s *Service) estimateOpen(own *job.Record) (open []job.EstimateInput, estim
 	return open, job.EstimateBatches(open, &w.past, now, s.opts.Price), job.BacklogOf(open, &w.past)
 }
 
-// setEstimate sets the header with the estimate of a batch that has not ended.
+// setEstimate sets the headers with the estimate of a batch that has not ended, and with what it waits for.
 func (s *Service) setEstimate(w http.ResponseWriter, r *job.Record) {
 	if r.Batch.Status.Final() {
 		return
@@ -65,6 +65,9 @@ func (s *Service) setEstimate(w http.ResponseWriter, r *job.Record) {
 	_, estimates, _ := s.estimateOpen(r)
 	if text := estimates[len(estimates)-1].Header(); text != "" {
 		w.Header().Set(job.HeaderEstimate, text)
+	}
+	if wait := r.Wait(s.now()); wait != nil {
+		w.Header().Set(job.HeaderWait, wait.Header())
 	}
 }
 

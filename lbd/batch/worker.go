@@ -33,6 +33,9 @@ type Response struct {
 	Body   []byte
 	// Final means that another attempt would have the same response.
 	Final bool
+	// WaitsFor is the quota or budget of the caller that is used up until WaitsUntil; empty = none.
+	WaitsFor   string
+	WaitsUntil time.Time
 }
 
 // Sender sends requests of batches through the balancer, as deferred requests.

@@ -45,9 +45,9 @@ type sender struct {
 	// headers may contain a key or an identity token for this service, so they are not forwarded.
 	keysRequired bool
 	account      *quota.Account // of the key that a client presented; nil if no key is required
-	// neverAdmitted is set to true if the request is larger than a limit of its sender; nil for requests that are not
-	// of a batch.
-	neverAdmitted *bool
+	// denied receives the denial of a request that exceeds a limit of its sender; nil for requests that are not of a
+	// batch.
+	denied *quota.Denial
 }
 
 // maxPeerDuration limits the session age and the wait that a peer may send. A deferred request

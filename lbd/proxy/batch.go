@@ -79,6 +79,9 @@ type BatchResponse struct {
 	Body   []byte
 	// Final means that the request is larger than a limit of its sender: another attempt would have the same response.
 	Final bool
+	// WaitsFor is the quota or budget of the sender that is used up until WaitsUntil; empty = none.
+	WaitsFor   string
+	WaitsUntil time.Time
 }
 
 // maxBatchResponse is the maximum size of a response: an embedding of 1,000 inputs has 60 MB.
@@ -89,8 +92,8 @@ type batchSender struct{}
 
 // ServeBatchRequest serves a request of a batch and returns its response: a 502 if ctx ends before.
 func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchResponse {
-	var neverAdmitted bool
-	o := &sender{neverAdmitted: &neverAdmitted, tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
+	var denied quota.Denial
+	o := &sender{denied: &denied, tenant: b.Caller.Tenant, tier: service.TierDeferred, age: b.Age, due: b.Due, keysRequired: r.RequiresKeys()}
 	if b.Caller.Key != "" {
 		var refused *openai.Error
 		if o.account, refused = r.accountOf(b.Caller, time.Now().Add(-b.Age)); refused != nil {
@@ -116,7 +119,8 @@ func (r *Runtime) ServeBatchRequest(ctx context.Context, b BatchRequest) BatchRe
 		r.serveRequest(w, req)
 	}()
 	response := w.response()
-	response.Final = neverAdmitted
+	response.Final = denied.Message != "" && denied.RetryAfter == 0
+	response.WaitsFor, response.WaitsUntil = denied.Limit, denied.Until
 	return response
 }
 

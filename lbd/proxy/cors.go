@@ -29,7 +29,7 @@ const (
 // corsExposed are the headers of responses that pages can read, in addition to those that every page
 // can read. A wildcard is not understood by every browser.
 var corsExposed = strings.Join([]string{
-	"X-Request-ID", headerRegion, headerReplica, headerModel, headerQueueMs, headerPrefixMatch, headerDecision, "X-Skyserve-Estimate", "Retry-After",
+	"X-Request-ID", headerRegion, headerReplica, headerModel, headerQueueMs, headerPrefixMatch, headerDecision, "X-Skyserve-Estimate", "X-Skyserve-Waits-For", "Retry-After",
 	"X-RateLimit-Limit-Requests", "X-RateLimit-Remaining-Requests", "X-RateLimit-Reset-Requests",
 	"X-RateLimit-Limit-Tokens", "X-RateLimit-Remaining-Tokens", "X-RateLimit-Reset-Tokens",
 }, ", ")

@@ -107,7 +107,7 @@ func TestWebPagesReadResponses(t *testing.T) {
 			t.Errorf("%s has %v", name, got)
 		}
 		exposed := strings.Split(got["Access-Control-Expose-Headers"], ", ")
-		for _, header := range []string{"X-Request-ID", "X-Skyserve-Region", "X-Skyserve-Model", "X-Skyserve-Estimate", "Retry-After"} {
+		for _, header := range []string{"X-Request-ID", "X-Skyserve-Region", "X-Skyserve-Model", "X-Skyserve-Estimate", "X-Skyserve-Waits-For", "Retry-After"} {
 			if !slices.Contains(exposed, header) {
 				t.Errorf("%s does not expose %s: %v", name, header, exposed)
 			}

@@ -21,7 +21,7 @@ func (r *Runtime) admitByQuota(o *sender) (quota.Reservation, *openai.Error) {
 	for o.account != nil {
 		reservation, denied := o.account.Admit(r.Elapsed())
 		if denied != quota.Dropped {
-			return reservation, errDenied(denied)
+			return reservation, o.errDenied(denied)
 		}
 		a, err := r.ledger.Reopen(o.account, r.Elapsed())
 		if err != nil {
@@ -38,11 +38,7 @@ func (x *exchange) reserveQuota() (refused *openai.Error) {
 	if !x.reservation.SetPrice(x.price) {
 		return errNotPriced(x.model)
 	}
-	denied := x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed())
-	if denied != nil && denied.RetryAfter == 0 && x.neverAdmitted != nil {
-		*x.neverAdmitted = true
-	}
-	return errDenied(denied)
+	return x.errDenied(x.reservation.Reserve(x.promptTokens, x.maxOutput, x.parallelAnswers, x.rt.Elapsed()))
 }
 
 // errNotPriced rejects a request whose cost could not be limited by a budget.
@@ -87,6 +83,14 @@ func (x *exchange) setLimitHeaders(h http.Header) {
 	if x.account != nil {
 		x.account.WriteHeaders(h, x.rt.Elapsed())
 	}
+}
+
+// errDenied is errDenied for the sender, which also learns the denial.
+func (o *sender) errDenied(d *quota.Denial) *openai.Error {
+	if d != nil && o.denied != nil {
+		*o.denied = *d
+	}
+	return errDenied(d)
 }
 
 // errDenied returns the error for a request that exceeds the limits of its key, nil if d is nil.

@@ -39,6 +39,10 @@ type Denial struct {
 	Kind, Code string
 	Message    string
 	RetryAfter int // seconds; 0 = the request can never be admitted
+	// Limit names the quota or budget of a period that is used up, such as "quota of key bob (1 request per day)";
+	// empty for other denials. Until is the end of the period.
+	Limit string
+	Until time.Time
 }
 
 // Dropped is the denial with which a dropped account answers a caller that still holds it. Clients do not receive it:
@@ -52,13 +56,13 @@ func OverRate(kind string, wait time.Duration, format string, args ...any) *Deni
 }
 
 // quotaReached returns the denial of a request over a quota.
-func quotaReached(h holder, unit string, limit int, p period, now time.Time) *Denial {
-	return periodDenial(p, now, "quota reached: the limit of this %s is %s per %s", h, printable.Count(limit, unit), p)
+func (a *Account) quotaReached(unit string, limit int, p period, now time.Time) *Denial {
+	return a.periodDenial("quota", printable.Count(limit, unit), p, now, "")
 }
 
 // budgetReached returns the denial of a request over a budget in US dollars.
-func budgetReached(h holder, usd float64, p period, now time.Time) *Denial {
-	return periodDenial(p, now, "budget reached: the limit of this %s is %s USD per %s, and requests in flight reserve their expected cost", h, dollars(usd), p)
+func (a *Account) budgetReached(usd float64, p period, now time.Time) *Denial {
+	return a.periodDenial("budget", dollars(usd)+" USD", p, now, ", and requests in flight reserve their expected cost")
 }
 
 // largerThanQuota returns the denial of a request that alone exceeds a quota.
@@ -80,9 +84,13 @@ func neverAdmitted(format string, args ...any) *Denial {
 // dollars formats an amount without rounding.
 func dollars(usd float64) string { return strconv.FormatFloat(usd, 'f', -1, 64) }
 
-// periodDenial returns the denial of a request over a quota or budget of a period.
-func periodDenial(p period, now time.Time, format string, args ...any) *Denial {
-	return &Denial{Kind: codeQuota, Code: codeQuota, Message: fmt.Sprintf(format, args...), RetryAfter: seconds(p.end(now).Sub(now))}
+// periodDenial returns the denial of a request over a quota or budget of a period; note ends its message.
+func (a *Account) periodDenial(kind, amount string, p period, now time.Time, note string) *Denial {
+	limit, end := fmt.Sprintf("%s per %s", amount, p), p.end(now)
+	return &Denial{
+		Kind: codeQuota, Code: codeQuota, Message: fmt.Sprintf("%s reached: the limit of this %s is %s%s", kind, a.holder, limit, note),
+		RetryAfter: seconds(end.Sub(now)), Limit: fmt.Sprintf("%s of %s %s (%s)", kind, a.holder, a.name, limit), Until: end,
+	}
 }
 
 // seconds returns a wait in whole seconds, rounded up.

@@ -224,15 +224,15 @@ func (a *Account) overQuota(ownInFlight, tokens int64, cost service.NanoUSD) (li
 		{"token", l.TokensPerMonth, month.Tokens() + a.reserved + max(tokens, 1), oneMonth},
 	} {
 		if q.limit > 0 && q.used > int64(q.limit) {
-			return deniedQuota, quotaReached(a.holder, q.unit, q.limit, q.period, now)
+			return deniedQuota, a.quotaReached(q.unit, q.limit, q.period, now)
 		}
 	}
 	further := a.reservedCost + max(cost, 1)
 	switch {
 	case a.budgets.day > 0 && day.Cost+further > a.budgets.day:
-		return deniedBudget, budgetReached(a.holder, l.USDPerDay, oneDay, now)
+		return deniedBudget, a.budgetReached(l.USDPerDay, oneDay, now)
 	case a.budgets.month > 0 && month.Cost+further > a.budgets.month:
-		return deniedBudget, budgetReached(a.holder, l.USDPerMonth, oneMonth, now)
+		return deniedBudget, a.budgetReached(l.USDPerMonth, oneMonth, now)
 	}
 	return "", nil
 }

@@ -73,11 +73,11 @@ func TestDenialNamesHolderOfLimit(t *testing.T) {
 }
 
 func TestDenialsOfOneRequestAreSingular(t *testing.T) {
-	for line, want := range map[string]string{
-		"concurrent=1":        "rate limit reached: this key has 1 request in flight, the limit is 1",
-		"concurrent=2":        "rate limit reached: this key has 2 requests in flight, the limit is 2",
-		"requests_per_day=1":  "quota reached: the limit of this key is 1 request per day",
-		"tokens_per_month=20": "quota reached: the limit of this key is 20 tokens per month",
+	for line, want := range map[string]struct{ message, limit string }{
+		"concurrent=1":        {"rate limit reached: this key has 1 request in flight, the limit is 1", ""},
+		"concurrent=2":        {"rate limit reached: this key has 2 requests in flight, the limit is 2", ""},
+		"requests_per_day=1":  {"quota reached: the limit of this key is 1 request per day", "quota of key acme (1 request per day)"},
+		"tokens_per_month=20": {"quota reached: the limit of this key is 20 tokens per month", "quota of key acme (20 tokens per month)"},
 	} {
 		a := NewLedger().Open(limited(t, line)[0], 0)
 		var denied *Denial
@@ -90,8 +90,8 @@ func TestDenialsOfOneRequestAreSingular(t *testing.T) {
 				denied = d
 			}
 		}
-		if denied == nil || denied.Message != want {
-			t.Errorf("%s: got %+v, want %q", line, denied, want)
+		if denied == nil || denied.Message != want.message || denied.Limit != want.limit || denied.Until.IsZero() != (want.limit == "") {
+			t.Errorf("%s: got %+v, want %+v", line, denied, want)
 		}
 	}
 }

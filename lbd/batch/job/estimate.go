@@ -188,7 +188,7 @@ const minOwnRequests = 10
 // EstimateBatches extrapolates batches that have not ended from completed requests (input tokens per byte, output tokens
 // per request): the batch's own, or those of other batches of the same models. A batch ends when it and the
 // batches of the same models with earlier deadlines are done, at the current rate of these models or at that of
-// the last batch. price returns the price of a model; false = unknown.
+// the last batch. A batch that waits for a quota goes on when its wait ends. price returns the price of a model; false = unknown.
 func EstimateBatches(open []EstimateInput, ended *PastBatches, now time.Time, price func(model string) (TokenPrice, bool)) []Estimate {
 	order := make([]int, len(open))
 	groups := map[string]*group{}
@@ -264,7 +264,11 @@ func (g *group) estimate(b *EstimateInput, now time.Time, price func(string) (To
 		return e
 	}
 	if seconds := g.ahead / rate; seconds < (10 * maxWindow).Seconds() {
-		at := now.Add(time.Duration(seconds * float64(time.Second)))
+		start := now
+		if w := b.Wait(now); w != nil {
+			start = time.Unix(w.Until, 0)
+		}
+		at := start.Add(time.Duration(seconds * float64(time.Second)))
 		e.FinishAt, e.Late = &at, at.After(b.Deadline())
 	}
 	return e

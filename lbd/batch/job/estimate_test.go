@@ -15,7 +15,7 @@ func inProgress(id string, window time.Duration, lines, completed int, input, ou
 	_, _ = r.ClaimValidation("w", everybody)
 	_ = r.Start("w", Input{Chunks: []Chunk{{Lines: lines, Bytes: int64(lines) * 100}}, Load: r.Load}, start)
 	_ = r.Claim(0, "w", everybody)
-	_ = r.Report(0, "w", completed, 0, Usage{InputTokens: input, OutputTokens: output})
+	_ = r.Report(0, "w", Progress{Completed: completed, Usage: Usage{InputTokens: input, OutputTokens: output}})
 	return EstimateInput{Record: r}
 }
 
@@ -45,6 +45,9 @@ func TestExpect(t *testing.T) {
 	half := inProgress("batch_a", time.Hour, 100, 50, 1000, 500) // 20 + 10 tokens per request
 	fresh := inProgress("batch_b", 2*time.Hour, 200, 0, 0, 0)
 	short := inProgress("batch_c", time.Minute, 100, 50, 1000, 500)
+	waiting := inProgress("batch_d", 2*time.Hour, 100, 0, 0, 0)
+	wait := NewWait("quota of key bob (1 request per day)", start.Add(90*time.Minute))
+	_ = waiting.Report(0, "w", Progress{Wait: &wait})
 	ended := &PastBatches{}
 	done := inProgress("batch_z", time.Hour, 100, 100, 4000, 1000).Record
 	done.Advance(start.Add(100 * time.Second))
@@ -64,6 +67,9 @@ func TestExpect(t *testing.T) {
 		"one that stands still never ends":          {[]EstimateInput{perSecond(half, 0)}, &PastBatches{}, freePrice, []string{"100 in=2000 out=1000"}},
 		"the batch that ended last, 50 tokens/s":    {[]EstimateInput{fresh}, ended, freePrice, []string{"200 in=8000 out=2000 end=3m20s"}},
 		"a batch that does not end in time is late": {[]EstimateInput{perSecond(short, 0.5)}, &PastBatches{}, freePrice, []string{"100 in=2000 out=1000 end=1m40s late"}},
+		"one that waits for a quota goes on afterwards": {
+			[]EstimateInput{waiting, perSecond(half, 0)}, ended, freePrice, []string{"100 in=2000 out=1000 end=1h31m30s", "100 in=2000 out=1000 end=30s"},
+		},
 		"prices": {[]EstimateInput{half}, &PastBatches{}, func(model string) (TokenPrice, bool) { return TokenPrice{1e-6, 2e-6}, model == "llama" }, []string{"100 in=2000 out=1000 usd=0.0040"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,6 +20,8 @@ type Chunk struct {
 	// InputTokens and OutputTokens are those of the completed requests.
 	InputTokens  int64 `json:"i,omitempty"`
 	OutputTokens int64 `json:"o,omitempty"`
+	// Wait is what all of its requests without a result wait for; nil = nothing.
+	Wait *Wait `json:"q,omitempty"`
 }
 
 // Record is a stored batch. Every change is one of its methods; callers store it by
@@ -163,7 +165,7 @@ func (r *Record) Claim(chunk int, worker string, live aliveFunc) error {
 	if r.Batch.Status != InProgress || chunk >= len(r.Chunks) || r.Chunks[chunk].Done || isClaimed(r.Chunks[chunk].Worker, live) {
 		return ErrLostClaim
 	}
-	r.Chunks[chunk].Worker, r.Chunks[chunk].ClaimedBefore = worker, true
+	r.Chunks[chunk].Worker, r.Chunks[chunk].ClaimedBefore, r.Chunks[chunk].Wait = worker, true, nil
 	return nil
 }
 
@@ -176,9 +178,15 @@ func (r *Record) Position(chunk int) (offset int64, first int) {
 	return offset + r.Chunks[chunk].Skip, first
 }
 
-// Report records the progress of a claimed chunk, and the usage of its completed requests. The chunk is done once
-// every line has a result.
-func (r *Record) Report(chunk int, worker string, completed, failed int, usage Usage) error {
+// Progress is the progress of a chunk.
+type Progress struct {
+	Completed, Failed int   // requests
+	Usage             Usage // of the completed requests
+	Wait              *Wait // see Chunk.Wait
+}
+
+// Report records the progress of a claimed chunk. The chunk is done once every line has a result.
+func (r *Record) Report(chunk int, worker string, p Progress) error {
 	if r.Batch.Status != InProgress && r.Batch.Status != Cancelling || chunk >= len(r.Chunks) {
 		return ErrLostClaim
 	}
@@ -186,9 +194,9 @@ func (r *Record) Report(chunk int, worker string, completed, failed int, usage U
 	if c.Done || c.Worker != worker {
 		return ErrLostClaim
 	}
-	c.Completed, c.Failed, c.InputTokens, c.OutputTokens = completed, failed, usage.InputTokens, usage.OutputTokens
-	if completed+failed == c.Lines {
-		c.Done, c.Worker = true, ""
+	c.Completed, c.Failed, c.InputTokens, c.OutputTokens, c.Wait = p.Completed, p.Failed, p.Usage.InputTokens, p.Usage.OutputTokens, p.Wait
+	if p.Completed+p.Failed == c.Lines {
+		c.Done, c.Worker, c.Wait = true, "", nil
 	}
 	r.sumChunkCounts()
 	return nil
@@ -206,7 +214,7 @@ func (r *Record) sumChunkCounts() {
 // Release gives up a claim on a chunk.
 func (r *Record) Release(chunk int, worker string) {
 	if chunk < len(r.Chunks) && r.Chunks[chunk].Worker == worker {
-		r.Chunks[chunk].Worker = ""
+		r.Chunks[chunk].Worker, r.Chunks[chunk].Wait = "", nil
 	}
 }
 

@@ -37,7 +37,7 @@ func TestStates(t *testing.T) {
 		"expire": func(r *Record) error { r.Advance(start.Add(time.Hour)); return nil },
 		"run": func(r *Record) error {
 			for i := range r.Chunks {
-				if err := errors.Join(r.Claim(i, "w", everybody), r.Report(i, "w", r.Chunks[i].Lines, 0, Usage{})); err != nil {
+				if err := errors.Join(r.Claim(i, "w", everybody), r.Report(i, "w", Progress{Completed: r.Chunks[i].Lines})); err != nil {
 					return err
 				}
 			}
@@ -160,7 +160,7 @@ func TestClaimsCoverEveryChunk(t *testing.T) {
 			default:
 				i := rng.IntN(len(r.Chunks))
 				failed := rng.IntN(r.Chunks[i].Lines + 1)
-				err := r.Report(i, w, r.Chunks[i].Lines-failed, failed, Usage{})
+				err := r.Report(i, w, Progress{Completed: r.Chunks[i].Lines - failed, Failed: failed})
 				if (err == nil) != (claims[i] == w) {
 					t.Fatalf("seed %d: %s reports chunk %d of %q: %v", seed, w, i, claims[i], err)
 				}
