@@ -50,7 +50,8 @@ process that does not respond within 2 s is shown with the reason.
 A machine of a balancer, such as lb-us-0, may also run a controller and a member of the
 store. Status calls each of them by the name of the machine: "leader lb-us-0" is the
 controller on it. The row "controller" is the controller that leads; its reason names the
-machine. The line "controller:" lists the leader and the standby controllers.
+machine, or says that no leader is known yet. The line "controller:" lists the leader and
+the standby controllers.
 
 For regions in clouds, status lists their resources (timeout 10 s), queries the agent of
 every VM (timeout 2 s), and shows drift: what 'skyserve up' would change, such as missing

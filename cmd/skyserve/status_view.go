@@ -347,7 +347,10 @@ func decisionsFile(svc local.Service) string { return filepath.Join(svc.Dir(), d
 // controllerReason returns the reason of the controller's row.
 func controllerReason(c *deploy.ControllerStatus) string {
 	reason := "runs beside " + c.Machine
-	if c.Reason == "" {
+	switch {
+	case c.Machine == "":
+		return c.Reason
+	case c.Reason == "":
 		return reason
 	}
 	return reason + ": " + c.Reason

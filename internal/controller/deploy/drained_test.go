@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -209,6 +210,40 @@ func TestControllerStatus(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Of several controllers, none is shown as the leader before balancers report which one leads.
+func TestControllerBeforeLeaderIsKnown(t *testing.T) {
+	spec := &service.Spec{Regions: []service.RegionSpec{{Name: "local/us"}, {Name: "local/eu"}, {Name: "local/asia"}}}
+	unit := func(ready bool) machineReport {
+		return machineReport{status: agent.Status{Phase: agent.PhaseReady, Units: []agent.UnitStatus{{Name: UnitController, Running: true, Ready: ready}}}}
+	}
+	var machines []provision.Object
+	for _, region := range []string{"asia", "eu", "us"} {
+		machines = append(machines, provision.Object{ID: "lb-" + region + "-0", Kind: provision.KindBalancer, Region: service.Region("local/" + region), PublicIP: netip.MustParseAddr("127.0.0.1")})
+	}
+	for name, tt := range map[string]struct {
+		leader   string
+		machines int
+		ready    []bool
+		want     string
+	}{
+		"unknown":              {"", 3, []bool{true, true, true}, "READY : no leader is known yet"},
+		"known":                {"lb-eu-0", 3, []bool{true, true, true}, "READY lb-eu-0: "},
+		"no longer ready":      {"lb-eu-0", 3, []bool{true, false, true}, "READY : the leader lb-eu-0 is not ready"},
+		"others did not start": {"", 3, []bool{true, false, false}, "READY : no leader is known yet"},
+		"none is ready":        {"", 3, []bool{false, false, false}, "STARTING lb-asia-0: "},
+		"the only controller":  {"", 1, []bool{true}, "READY lb-asia-0: "},
+	} {
+		var responses []machineReport
+		for _, ready := range tt.ready {
+			responses = append(responses, unit(ready))
+		}
+		c := controllerOf(spec, machines[:tt.machines], responses, tt.leader)
+		if got := fmt.Sprintf("%s %s: %s", c.State, c.Machine, c.Reason); got != tt.want || (c.Machine == "") != (c.Admin == "") {
+			t.Errorf("%s: got %q at %q, want %q", name, got, c.Admin, tt.want)
 		}
 	}
 }

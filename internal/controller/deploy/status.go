@@ -104,13 +104,14 @@ func PlainHTTPWarning(spec *service.Spec) string {
 
 // ControllerStatus is the controller's status, from its machine's agent.
 type ControllerStatus struct {
-	ID      string               `json:"id"`
+	ID string `json:"id"`
+	// Machine is the id of its machine; empty while it is not known which of several controllers leads.
 	Machine string               `json:"machine"`
 	State   service.ReplicaState `json:"state"`
 	Reason  string               `json:"reason"`
 	// Alerts are those that it reports to its machine's agent. Reason contains those of an earlier version.
 	Alerts []telemetry.Alert `json:"alerts"`
-	// Admin is the URL of its health endpoint, on its own machine.
+	// Admin is the URL of its health endpoint, on its own machine; empty without Machine.
 	Admin string `json:"admin"`
 }
 
@@ -357,7 +358,7 @@ func machineStatus(spec *service.Spec, o provision.Object, a machineReport) Mach
 }
 
 // controllerOf returns the status of the controller: of the leader if it is known, else of one that is ready, else of
-// any; nil if no machine runs one.
+// any; nil if no machine runs one. Of several ready controllers, one that does not lead is not named.
 func controllerOf(spec *service.Spec, machines []provision.Object, responses []machineReport, leader string) *ControllerStatus {
 	if len(cloud.ManagedRegions(spec)) == 0 {
 		return nil
@@ -387,6 +388,13 @@ func controllerOf(spec *service.Spec, machines []provision.Object, responses []m
 	for _, id := range ids {
 		if c := controllerOn(spec, id, machines, responses); rank(c) < rank(best) {
 			best = c
+		}
+	}
+	several := len(ids) > 1 || len(ControlMachines(spec, machines, nil)) > 1
+	if rank(best) == 1 && several {
+		best.Machine, best.Admin, best.Reason = "", "", "no leader is known yet"
+		if leader != "" {
+			best.Reason = "the leader " + leader + " is not ready"
 		}
 	}
 	return best
