@@ -451,7 +451,7 @@ func TestStatusReportsUnitProgress(t *testing.T) {
 	}
 	testkit.Eventually(t, "the unit is loading", func() bool {
 		s := m.agent.Status()
-		return s.Phase == PhaseWeights && s.Reason == "engine: no response to the readiness probe: Loading weights took 3 s"
+		return s.Phase == PhaseWeights && s.Reason == "engine: no response to the readiness probe; last line of its log: Loading weights took 3 s"
 	})
 	server := &http.Server{Addr: at, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		select {

@@ -2,7 +2,10 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"slices"
 	"strings"
@@ -76,7 +79,8 @@ type stateRunner struct {
 
 func (r *stateRunner) Inspect(context.Context, Unit, int) (UnitState, error) { return r.state, nil }
 
-// The reason of a program that exits is its error, not the hint or the lines around it.
+// The reason of a program that exits is its error, not the hint or the lines around it. The last line of a program that
+// runs is named as such: it may have nothing to do with the reason.
 func TestReasonIsTheError(t *testing.T) {
 	port := []string{"level=INFO msg=starting", "error: listening on 127.0.0.1:45102: address already in use", "hint: choose another with --admin"}
 	for name, tt := range map[string]struct {
@@ -84,9 +88,9 @@ func TestReasonIsTheError(t *testing.T) {
 		want  string
 	}{
 		"exited":                {UnitState{Reason: "exit status 1", Restarts: 1, Lines: port}, "exit status 1, restart count 1: listening on 127.0.0.1:45102: address already in use"},
-		"starts again":          {UnitState{Running: true, Restarts: 1, Lines: port}, "no response to the readiness probe, restart count 1: listening on 127.0.0.1:45102: address already in use"},
+		"starts again":          {UnitState{Running: true, Restarts: 1, Lines: port}, "no response to the readiness probe, restart count 1; last line of its log: listening on 127.0.0.1:45102: address already in use"},
 		"only a hint":           {UnitState{Reason: "exit status 2", Lines: []string{"unknown model", "hint: see --help"}}, "exit status 2: unknown model"},
-		"loads after its start": {UnitState{Running: true, Lines: append(port, "loading")}, "no response to the readiness probe: loading"},
+		"loads after its start": {UnitState{Running: true, Lines: append(port, "loading")}, "no response to the readiness probe; last line of its log: loading"},
 		"no log":                {UnitState{Reason: "exit status 1"}, "exit status 1"},
 	} {
 		a, _ := startingAgent(t)
@@ -94,6 +98,22 @@ func TestReasonIsTheError(t *testing.T) {
 		if s, _, _ := a.checkUnit(t.Context(), Unit{Name: "balancer", ReadinessURL: "http://127.0.0.1:1/readyz"}); s.Reason != tt.want {
 			t.Errorf("%s: got %q, want %q", name, s.Reason, tt.want)
 		}
+	}
+}
+
+// The alerts of a controller are the reason why it is not ready, so its log is not quoted.
+func TestAlertsReplaceLogInReason(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(telemetry.HealthAlerts{Alerts: []telemetry.Alert{{Kind: telemetry.AlertStore, Message: "no majority"}}})
+	}))
+	defer server.Close()
+	a, _ := startingAgent(t)
+	a.opts.Runner = &stateRunner{state: UnitState{Running: true, Lines: []string{"level=INFO msg=\"store connected\""}}}
+	s, _, _ := a.checkUnit(t.Context(), Unit{Name: "controller", ReadinessURL: server.URL})
+	if want := "readiness probe returned HTTP status 503"; s.Reason != want || len(s.Alerts) != 1 {
+		t.Errorf("got %q with %+v, want %q", s.Reason, s.Alerts, want)
 	}
 }
 

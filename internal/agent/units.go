@@ -240,12 +240,12 @@ func (a *Agent) checkUnit(ctx context.Context, u Unit) (s UnitStatus, phase Phas
 	if state.Restarts > 0 {
 		s.Reason += fmt.Sprintf(", restart count %d", state.Restarts)
 	}
-	line := lastLine(state.Lines)
-	if !state.Running {
-		line = errorLine(state.Lines)
+	line, separator := errorLine(state.Lines), ": "
+	if state.Running { // its last line may have nothing to do with the reason
+		line, separator = lastLine(state.Lines), "; last line of its log: "
 	}
-	if line != "" {
-		s.Reason = strings.TrimPrefix(s.Reason+": "+line, ": ")
+	if line != "" && len(s.Alerts) == 0 { // alerts are the reason
+		s.Reason = strings.TrimPrefix(s.Reason+separator+line, ": ")
 	}
 	return s, phase, state
 }
