@@ -137,7 +137,7 @@ func TestReasonOfRejectedKeys(t *testing.T) {
 	), Options{Logger: log.logger()})
 	for id, want := range map[string]string{
 		"us-0": "GET /v1/models returned 401 Unauthorized: the engine rejects the key from env:WRONG_KEY",
-		"us-1": "GET /v1/models returned 401 Unauthorized: the engine requires an API key, and none is configured (api_key)",
+		"us-1": "GET /v1/models returned 401 Unauthorized: the engine requires an API key, and none is configured: set api_key in service.yaml, or --replica-key of 'skyserve lb'",
 	} {
 		testkit.Eventually(t, id+" has its reason", func() bool { return n.worker(t, id).Reason == want })
 	}

@@ -219,7 +219,7 @@ func TestStepsNameTheConfiguration(t *testing.T) {
 	}{
 		{`GET /v1/models returned my-qwen, not "qwen"`, false, "set models[].name in service.yaml to a name that the engine serves, then run 'skyserve up'"},
 		{`GET /v1/models returned my-qwen, not "qwen"`, true, "set the replica's model to a name that the engine serves"},
-		{"GET /v1/models returned 401 Unauthorized: the engine requires an API key, and none is configured (api_key)", false, "set models[].engine.api_key in service.yaml, or api_key of the replica's endpoint, to env:NAME or file:PATH, then run 'skyserve up'"},
+		{"GET /v1/models returned 401 Unauthorized: the engine requires an API key, and none is configured: set api_key in service.yaml, or --replica-key of 'skyserve lb'", false, "set models[].engine.api_key in service.yaml, or api_key of the replica's endpoint, to env:NAME or file:PATH, then run 'skyserve up'"},
 		{"GET /v1/models returned 403 Forbidden: the engine rejects the key from env:KEY", true, "set the key of the engine with --replica-key, or api_key in the file of --config"},
 		{"connection refused", false, "read the log of its engine, which you started; it receives requests again as soon as it responds"},
 	} {

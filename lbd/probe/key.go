@@ -15,5 +15,5 @@ func (w *watch) explainKey(err error) string {
 	if source := w.config.KeySource(); source != "" {
 		return ": the engine rejects the key from " + source
 	}
-	return ": the engine requires an API key, and none is configured (api_key)"
+	return ": the engine requires an API key, and none is configured: set api_key in service.yaml, or --replica-key of 'skyserve lb'"
 }
