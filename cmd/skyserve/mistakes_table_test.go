@@ -5,6 +5,7 @@ package main
 var mistakes = []mistake{
 	// The text of the file.
 	{name: "tab", edit: [2]string{"  - name: llama", "\t- name: llama"}, code: exitUsage, says: []string{"service.yaml:3:1", "a tab before the text; indent with spaces"}},
+	{name: "tab in the first line", edit: [2]string{"name:", "\tname:"}, code: exitUsage, says: []string{"service.yaml:1:5", "a tab before the text; indent with spaces"}},
 	{name: "tab after the first line", edit: [2]string{"    engine: {", "\tengine: {"}, code: exitUsage, says: []string{"service.yaml:5:1", "a tab before the text; indent with spaces"}},
 	{name: "unclosed bracket", edit: [2]string{"[small]", "[small"}, code: exitUsage, says: []string{"service.yaml:5:5", "a [ above this place is not closed, or a comma is missing"}},
 	{name: "unclosed brace", edit: [2]string{"max: 4}", "max: 4"}, code: exitUsage, says: []string{"service.yaml:11:3", "a { above this place is not closed, or a comma is missing"}},
@@ -142,6 +143,8 @@ var mistakes = []mistake{
 	{name: "theme", args: "top --theme drak --once", code: exitUsage, says: []string{"unknown theme \"drak\": must be one of auto", "hint: did you mean 'dark'?"}},
 	// The state directory and the environment.
 	{name: "corrupt service file", args: "status", code: exitOK, says: []string{"service.yaml:1:7: is not valid YAML: the closing ] of a list is missing", "run 'skyserve up' with the service's file"}, state: map[string]string{"services/chat/service.yaml": "name: [\n"}},
+	{name: "unusable state directory", args: "status", code: exitFailed, says: []string{"listing services: open ", "not a directory", "hint: the state directory is /", ": set SKYSERVE_HOME to a directory that you can read and write"}, state: map[string]string{"services": "a file"}},
+	{name: "up in an unusable state directory", args: "up FILE", code: exitFailed, says: []string{"locking the state of chat: ", "not a directory", "hint: the state directory is /"}, state: map[string]string{"services": "a file"}},
 	{name: "corrupt decisions", args: "status", code: exitFailed, says: []string{"decisions.json is damaged: it is not valid JSON from byte 1 of 1", "move it away: drained and donated replicas then serve again"}, state: map[string]string{"services/chat/service.yaml": rightFile, "services/chat/decisions.json": "{"}},
 	{name: "truncated decisions", args: "replica list", code: exitFailed, says: []string{"decisions.json is damaged: the file is empty", "move it away"}, state: map[string]string{"services/chat/service.yaml": rightFile, "services/chat/decisions.json": ""}},
 	{name: "corrupt note", args: "status", code: exitFailed, says: []string{"program.json is damaged: it is not valid JSON from byte 1 of 4", "move it away"}, state: map[string]string{"services/chat/service.yaml": rightFile, "services/chat/program.json": "oops"}},

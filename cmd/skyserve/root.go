@@ -220,6 +220,9 @@ func report(ctx context.Context, w io.Writer, err error) int {
 		return exitInterrupted
 	}
 	printMessage(w, labelError, "%s", err)
+	if home := (*local.HomeError)(nil); errors.As(err, &home) {
+		printMessage(w, labelHint, "%s", home.Hint())
+	}
 	var damaged *atomicfile.DamagedError
 	if errors.As(err, &damaged) {
 		name, then := filepath.Base(damaged.Path), "'skyserve up' then writes it again"

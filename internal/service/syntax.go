@@ -147,7 +147,7 @@ func (s *source) fromParser(err error) *Error {
 		return s.syntaxError(1, 1, "is not valid YAML")
 	}
 	p := ye.GetToken().Position
-	explanation, explained := explainSyntax(ye.GetMessage())
+	explanation, explained := ExplainSyntax(ye.GetMessage())
 	if !explained && s.nearSecrets(p.Line) { // the parser's message may quote the text; an explanation never does
 		return s.syntaxError(p.Line, p.Column, "is not valid YAML; the reason and the line are not shown, because they may contain a secret")
 	}
@@ -158,6 +158,7 @@ func (s *source) fromParser(err error) *Error {
 // repair the file.
 var syntaxExplanations = []struct{ message, explanation string }{
 	{"'\t'", "a tab before the text; indent with spaces"},
+	{"tab character", "a tab before the text; indent with spaces"},
 	{"non-map value is specified", "a line without a colon, or without a space after it, among lines with keys; write KEY: VALUE"},
 	{"unexpected key name", "a line without a colon, or without a space after it, among lines with keys; write KEY: VALUE"},
 	{"is a reserved character", "the text starts with a character that YAML reserves; quote it"},
@@ -172,8 +173,8 @@ var syntaxExplanations = []struct{ message, explanation string }{
 	{"',' or '}' must be specified", "a { above this place is not closed, or a comma is missing"},
 }
 
-// explainSyntax returns the explanation of a message of the YAML parser, else the message and false.
-func explainSyntax(message string) (explanation string, explained bool) {
+// ExplainSyntax returns the explanation of a message of the YAML parser, else the message and false.
+func ExplainSyntax(message string) (explanation string, explained bool) {
 	for _, e := range syntaxExplanations {
 		if strings.Contains(message, e.message) {
 			return e.explanation, true

@@ -74,7 +74,8 @@ func syntaxError(file string, err error) service.Error {
 	var ye yaml.Error
 	if errors.As(err, &ye) && ye.GetToken() != nil && ye.GetToken().Position != nil {
 		p := ye.GetToken().Position
-		return service.Error{File: file, Line: p.Line, Column: p.Column, Problem: "is not valid YAML: " + ye.GetMessage()}
+		explanation, _ := service.ExplainSyntax(ye.GetMessage())
+		return service.Error{File: file, Line: p.Line, Column: p.Column, Problem: "is not valid YAML: " + explanation}
 	}
 	return service.Error{File: file, Line: 1, Column: 1, Problem: "is not valid YAML"}
 }

@@ -62,7 +62,7 @@ func (h Home) Services() ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing services: %w", err)
+		return nil, &HomeError{h.dir, fmt.Errorf("listing services: %w", err)}
 	}
 	var names []string
 	for _, e := range entries {
@@ -107,6 +107,23 @@ func (h Home) missing() string {
 		return h.dir
 	}
 	return ""
+}
+
+// HomeError reports that the state directory Dir cannot be used.
+type HomeError struct {
+	Dir string
+	Err error
+}
+
+// Error returns the cause.
+func (e *HomeError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *HomeError) Unwrap() error { return e.Err }
+
+// Hint returns how to select another state directory.
+func (e *HomeError) Hint() string {
+	return fmt.Sprintf("the state directory is %s: set %s to a directory that you can read and write", e.Dir, envHome)
 }
 
 // NoServiceError reports that a service does not exist on this machine.

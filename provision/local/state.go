@@ -85,7 +85,7 @@ func lockHolder(args []string, pid int) string {
 func (s Service) Lock() (unlock func(), err error) {
 	for {
 		if err := os.MkdirAll(s.dir, dirMode); err != nil {
-			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
+			return nil, &HomeError{s.home.dir, fmt.Errorf("locking the state of %s: %w", s.name, err)}
 		}
 		f, err := lockFile(filepath.Join(s.dir, FileLock))
 		switch {
@@ -94,7 +94,7 @@ func (s Service) Lock() (unlock func(), err error) {
 		case errors.Is(err, fs.ErrNotExist): // the previous holder of the lock removed the service
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("locking the state of %s: %w", s.name, err)
+			return nil, &HomeError{s.home.dir, fmt.Errorf("locking the state of %s: %w", s.name, err)}
 		}
 		if err := f.Truncate(0); err == nil {
 			_, _ = f.WriteString(lockHolder(os.Args, os.Getpid())) // without it, a message is shorter
