@@ -51,7 +51,15 @@ func chooseControlPlane(spec *service.Spec, have []provision.Object, running []s
 			ids = nil
 		}
 	}
-	if ids == nil { // a single store never moves: its data is on one disk
+	if ids == nil { // a single store never moves: its data is on one disk; of several members the first live balancer keeps it
+		rank := func(id string) int {
+			i := slices.IndexFunc(all, func(c cloud.BalancerMachine) bool { return c.ID == id })
+			if i >= 0 && !all[i].Alive {
+				i += len(all)
+			}
+			return i
+		}
+		running = slices.SortedStableFunc(slices.Values(running), func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 		for i := range all {
 			all[i].Alive = true
 		}
