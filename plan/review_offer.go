@@ -68,14 +68,18 @@ func (r *review) noOfferingError() error {
 		var missing []string // GPUs that the cloud does not rent
 		classes := slices.DeleteFunc(r.findClasses(), func(c gpuClass) bool { return c.cloud != region.Name.Cloud() })
 		for _, c := range classes {
-			if !catalogue.Rents(c.cloud, c.gpu) {
+			if !catalogue.Rents(c.cloud, c.gpu, c.count) {
 				missing = append(missing, c.String())
 			} else if !catalogue.SellsOnDemand(c.cloud, c.gpu, c.count) && slices.Contains(region.Capacity, service.CapacityOnDemand) {
 				return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s sells %s as spot%s only; list %s before on_demand in regions[].capacity", r.spec.Name, region.Name, c, ifFlexStart(c.cloud, " and flex-start"), "spot"+ifFlexStart(c.cloud, " or flex_start"))
 			}
 		}
 		if len(missing) > 0 && len(missing) == len(classes) {
-			return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s rents no machines with %s; add to models[].gpus a GPU that it rents", r.spec.Name, region.Name.Cloud(), strings.Join(missing, " or "))
+			rented, counts := catalogue.Alternatives(classes[0].cloud, classes[0].gpu)
+			if counts {
+				rented = classes[0].gpu + ": " + rented + " in one machine"
+			}
+			return fmt.Errorf("planning %s: no region has capacity that a model can run on: %s rents no machines with %s; add to models[].gpus a GPU that it rents (%s)", r.spec.Name, region.Name.Cloud(), strings.Join(missing, " or "), rented)
 		}
 	}
 	return fmt.Errorf("planning %s: no region has capacity that a model can run on: regions[].capacity allows only reserved, and regions[].reserved has no usable machine; add on_demand or spot to regions[].capacity, or a machine that fits models[].gpus to regions[].reserved", r.spec.Name)
@@ -112,7 +116,7 @@ const noLimit = -1
 func (r *review) maxReplicas(region *service.RegionSpec, o offering) int {
 	cloud := region.Name.Cloud()
 	switch {
-	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu):
+	case o.cloud != cloud || !catalogue.Rents(cloud, o.gpu, o.count):
 		return 0
 	case cloud == service.CloudStatic:
 		// Endpoints are addresses here, not endpoints of a plan (doc.go): one replica each. DNS names and the file are

@@ -206,8 +206,22 @@ func TestReviewWithoutOfferingsFails(t *testing.T) {
 	}
 	other := strings.NewReplacer("type: L4", "type: A10G", "aws/us-east-1", "gcp/us-central1").Replace(fmt.Sprintf(offersYAML, ""))
 	_, err = Review(demandtest.Parse(t, other), nil, nil, reviewAt, ReviewOptions{})
-	if err == nil || err.Error() != want+"gcp rents no machines with A10G; add to models[].gpus a GPU that it rents" {
+	if err == nil || err.Error() != want+"gcp rents no machines with A10G; add to models[].gpus a GPU that it rents (A100, H100, H200 or L4)" {
 		t.Error(err)
+	}
+}
+
+// A plan uses no number of GPUs that the cloud's machines do not have.
+func TestPlanUsesRentedGPUCounts(t *testing.T) {
+	for _, tt := range []struct{ cloud, want string }{
+		{"aws/us-east-1", "aws rents no machines with 2xL4; add to models[].gpus a GPU that it rents (L4: 1, 4 or 8 in one machine)"},
+		{"gcp/us-central1", ""},
+	} {
+		text := strings.NewReplacer("type: L4", "type: L4, count: 2", "aws/us-east-1", tt.cloud).Replace(fmt.Sprintf(offersYAML, ""))
+		_, err := Review(demandtest.Parse(t, text), nil, nil, reviewAt, ReviewOptions{})
+		if (err == nil) != (tt.want == "") || err != nil && !strings.HasSuffix(err.Error(), tt.want) {
+			t.Errorf("%s: %v", tt.cloud, err)
+		}
 	}
 }
 

@@ -83,7 +83,6 @@ func TestReviewUsesRegionalPrices(t *testing.T) {
 		{"a region without prices", "", "", "", map[service.Region][2]float64{east: {0, 0}, west: {1.1, 0.5}}, [2]float64{0.8048, 1.1}, "L4 in aws/us-east-1: $0.8048 per hour (g6.xlarge in us-east-1, on demand)", ""},
 		{"four GPUs", ", count: 4", "", "", both, [2]float64{4.5, 5.5}, "4xL4 in aws/us-east-1: $4.5 per hour", ""},
 		{"four GPUs by the list", ", count: 4", "", "", nil, [2]float64{4.6016, 4.6016}, "4xL4 in aws: $4.602 per hour (g6.12xlarge in us-east-1, on demand) in every region", ""},
-		{"two GPUs by the list", ", count: 2", "", "", nil, [2]float64{1.6096, 1.6096}, "(g6.xlarge in us-east-1, by the GPU, on demand)", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := ReviewOptions{Prices: market(c.market)}

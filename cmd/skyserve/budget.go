@@ -11,10 +11,15 @@ import (
 	"skyserve/provision/cloud"
 )
 
-// parseService parses a service.yaml. It also checks that the service can be deployed, its local SSDs, and that its
+// parseService parses a service.yaml. It also checks that the service can be deployed, its local SSDs and GPUs, and that its
 // budget holds the smallest service. It returns all problems at once.
 func parseService(file string, text []byte) (*service.Spec, error) {
-	return service.ParseWith(file, text, cloud.Problems, localNameProblems, cloud.LocalSSDProblems, budgetProblems)
+	return service.ParseWith(file, text, cloud.Problems, localNameProblems, cloud.LocalSSDProblems, cloud.GPUProblems, budgetProblems)
+}
+
+// warningsOf describes possible problems of a valid file.
+func warningsOf(spec *service.Spec) []string {
+	return append(spec.Warnings(), cloud.Warnings(spec)...)
 }
 
 // budgetProblems returns the problem of a budget that does not hold the smallest service, if it has one.

@@ -209,7 +209,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	spec, err := parseService(o.file, text)
 	if err == nil {
 		o.timeout = cmp.Or(o.timeout, defaultTimeout(spec))
-		printWarnings(errOut, o.file, spec.Warnings())
+		printWarnings(errOut, o.file, warningsOf(spec))
 	}
 	if err != nil {
 		return usage(err, "")

@@ -88,7 +88,7 @@ func validateFile(stdin io.Reader, name string) validatedFile {
 	if err == nil {
 		var spec *service.Spec
 		if spec, err = parseService(name, data); err == nil {
-			warnings = append(warnings, spec.Warnings()...)
+			warnings = append(warnings, warningsOf(spec)...)
 			base := filepath.Dir(name)
 			if whole, err := filepath.Abs(base); err == nil {
 				base = whole // else the warning about keys.txt does not say where it should be

@@ -142,13 +142,41 @@ func Launchable(cloud string) []Machine {
 	return out
 }
 
-// Rents reports whether a cloud rents out machines with a GPU type that can be launched. For a cloud
+// Rents reports whether a cloud rents out machines with exactly these GPUs that can be launched. For a cloud
 // without machine types, such as local, it is true.
-func Rents(cloud, gpu string) bool {
+func Rents(cloud, gpu string, count int) bool {
 	if !slices.ContainsFunc(machines, func(m Machine) bool { return m.Cloud == cloud }) {
 		return true
 	}
-	return slices.ContainsFunc(machines, func(m Machine) bool { return m.Cloud == cloud && m.GPU == gpu && m.PlanOnly == "" })
+	return slices.Contains(Counts(cloud, gpu), count)
+}
+
+// Counts returns the numbers of GPUs of a type in the machines of a cloud that can be launched, sorted.
+func Counts(cloud, gpu string) []int {
+	var counts []int
+	for _, m := range Launchable(cloud) {
+		if m.GPU == gpu {
+			counts = append(counts, m.GPUs)
+		}
+	}
+	slices.Sort(counts)
+	return slices.Compact(counts)
+}
+
+// Alternatives describes what a cloud rents instead of a GPU type and number that it does not rent: the numbers of this
+// type in one machine, such as "1, 4 or 8", or, if counts is false, the types that it rents.
+func Alternatives(cloud, gpu string) (list string, counts bool) {
+	if n := Counts(cloud, gpu); len(n) > 0 {
+		return orList(n), true
+	}
+	var types []string
+	for _, m := range Launchable(cloud) {
+		if m.GPU != "" {
+			types = append(types, m.GPU)
+		}
+	}
+	slices.Sort(types)
+	return orList(slices.Compact(types)), false
 }
 
 // SellsFlexStart reports whether a cloud sells machines with GPUs as flex-start: Google does for all

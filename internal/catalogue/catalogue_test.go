@@ -46,8 +46,8 @@ var onlyAWS = []string{"A10G", "L40S"}
 
 func TestCloudsRentGPUs(t *testing.T) {
 	for _, g := range GPUs() {
-		if !Rents(service.CloudAWS, g.Name) || Rents(service.CloudGCP, g.Name) == slices.Contains(onlyAWS, g.Name) || !Rents(service.CloudLocal, g.Name) {
-			t.Errorf("%s: rented by AWS %v, by Google %v", g.Name, Rents(service.CloudAWS, g.Name), Rents(service.CloudGCP, g.Name))
+		if !Rents(service.CloudAWS, g.Name, 8) || Rents(service.CloudGCP, g.Name, 8) == slices.Contains(onlyAWS, g.Name) || !Rents(service.CloudLocal, g.Name, 3) {
+			t.Errorf("%s: rented by AWS %v, by Google %v", g.Name, Rents(service.CloudAWS, g.Name, 8), Rents(service.CloudGCP, g.Name, 8))
 		}
 	}
 }

@@ -97,10 +97,10 @@ func LocalSSDProblem(g service.GPU) string {
 	return fmt.Sprintf("must be unset: Google Cloud has no machine type with %d x %s that takes local SSDs", max(1, g.Count), g.Type)
 }
 
-// orList formats numbers as 1, 2 or 4.
-func orList(numbers []int) string {
+// orList formats values as 1, 2 or 4.
+func orList[T any](values []T) string {
 	var words []string
-	for _, n := range numbers {
+	for _, n := range values {
 		words = append(words, fmt.Sprint(n))
 	}
 	last := len(words) - 1

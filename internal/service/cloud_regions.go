@@ -170,6 +170,9 @@ func (s *Spec) Warnings() []string {
 		}
 	}
 	for i, m := range s.Models {
+		if s.neverServes(&m) {
+			all = append(all, fmt.Sprintf("models[%d].regions: max is 0 in every region, so %s never has a replica, and its requests get 503; raise max in a region", i, m.Name))
+		}
 		for _, tier := range sortedKeys(m.SLO) {
 			if m.SLO[tier].E2E > 0 {
 				all = append(all, fmt.Sprintf("models[%d].slo.%s.e2e: has no effect in this version: the skyserve_e2e_seconds metric measures the end-to-end latency, and nothing compares it with this target", i, tier))

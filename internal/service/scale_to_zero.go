@@ -1,5 +1,7 @@
 package service
 
+import "slices"
+
 // ScalesToZero reports whether a model may have no replica and gets one when a request arrives: its
 // replicas.min is 0 in every region, a region may have one, and a strategy other than manual changes
 // the number of replicas. A model in a static region never scales to zero: its machines always run.
@@ -21,6 +23,13 @@ func (s *Spec) startsEmpty(model string) bool {
 		mayHave = mayHave || b.Max > 0
 	}
 	return mayHave
+}
+
+// neverServes reports whether no replica and no fallback can ever serve a model.
+func (s *Spec) neverServes(m *Model) bool {
+	return len(m.Fallback) == 0 && !slices.ContainsFunc(s.Regions, func(r RegionSpec) bool {
+		return s.BoundsFor(m.Name, r.Name).Max > 0 || r.DiscoversReplicas()
+	})
 }
 
 // ModelsStartingEmpty returns the models for which `up` launches no replica, in the order of

@@ -48,3 +48,26 @@ func TestModelsThatScaleToZero(t *testing.T) {
 		})
 	}
 }
+
+// A model that nothing can ever serve is a warning: its requests get 503.
+func TestModelWithoutAnyReplicaIsWarned(t *testing.T) {
+	for _, tt := range []struct {
+		model, region string
+		warned        bool
+	}{
+		{"{name: n, engine: {kind: sim}}", "{name: local/us, replicas: {min: 0, max: 1}}", false},
+		{"{name: n, engine: {kind: sim}, regions: {local/us: {max: 0}}}", "{name: local/us}", true},
+		{"{name: n, engine: {kind: sim}, regions: {local/us: {max: 0}}, fallback: [m]}", "{name: local/us}", false},
+		{"{name: n}", "{name: static/paris, endpoints_file: engines.txt}", false},
+	} {
+		text := "name: chat\nmodels: [{name: m, engine: {kind: sim}}, " + tt.model + "]\nregions: [" + tt.region + "]\n"
+		spec, err := Parse("service.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = "models[1].regions: max is 0 in every region, so n never has a replica, and its requests get 503; raise max in a region"
+		if got := strings.Join(spec.Warnings(), "\n"); (got == want) != tt.warned || !tt.warned && got != "" {
+			t.Errorf("%s in %s: %q", tt.model, tt.region, got)
+		}
+	}
+}

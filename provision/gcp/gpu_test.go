@@ -29,7 +29,7 @@ func TestEveryGPUCanBeRented(t *testing.T) {
 	rented := 0
 	for n, gpu := range catalogue.GPUs() {
 		with := offers.WithGPU(gpu.Name, 8).SortedByCapacity([]service.CapacityType{service.CapacitySpot})
-		if !catalogue.Rents(service.CloudGCP, gpu.Name) {
+		if !catalogue.Rents(service.CloudGCP, gpu.Name, 8) {
 			if len(with) > 0 {
 				t.Errorf("%s: got %v, want no offering", gpu.Name, with)
 			}
