@@ -20,7 +20,7 @@ import (
 const (
 	originConfig     = telemetry.OriginConfig
 	originController = "controller" // an assignment of the controller
-	originAPI        = "api"        // POST /add_worker or POST /workers
+	originAPI        = telemetry.OriginAPI
 )
 
 // conflictInterval is the interval in which a discovered replica that another origin has attached is

@@ -12,8 +12,8 @@ import (
 
 // CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
 // excludes replicas that no balancer has, and those that are draining, shutting down, interrupted or failed.
-// Donated replicas are counted apart, with or without a balancer. Replicas that balancers find in a file or in DNS do not
-// count: whoever lists them decides how many there are. An adopted replica counts in the region where it runs, and once
+// Donated replicas are counted apart, with or without a balancer. Replicas that balancers find in a file or in DNS,
+// or that a program attached by the admin API, do not count: whoever lists them decides how many there are. An adopted replica counts in the region where it runs, and once
 // while it moves between two balancers.
 func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	type identity struct {
@@ -25,7 +25,7 @@ func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	out := []plan.ReplicaCount{}
 	for _, region := range s.Regions {
 		for _, r := range region.Replicas {
-			if strings.HasPrefix(r.Origin, "file ") || strings.HasPrefix(r.Origin, "dns ") {
+			if strings.HasPrefix(r.Origin, "file ") || strings.HasPrefix(r.Origin, "dns ") || r.Origin == telemetry.OriginAPI {
 				continue
 			}
 			at := identity{cmp.Or(r.Region, region.Name), r.ID}

@@ -32,6 +32,7 @@ func TestCountReplicas(t *testing.T) {
 			{Model: "m", GPU: "L4", State: service.StateReady, Origin: "file engines.txt"},
 			{Model: "m", State: service.StateReady, Origin: "dns dns+http://engines:8000"},
 			{Model: "d", State: service.StateReady, Origin: "file engines.txt: dns dns+http://engines:8000"},
+			{Model: "m", State: service.StateReady, Origin: "api"},
 		}},
 		{Name: "eu", Replicas: []telemetry.ReplicaSnapshot{replica("m", service.StateNotReady, false), adopted}},
 	}})

@@ -70,8 +70,11 @@ type Worker struct {
 	Origin string `json:"origin,omitempty"`
 }
 
-// OriginConfig is the Worker.Origin of a replica in the balancer's configuration.
-const OriginConfig = "config"
+// Values of Worker.Origin.
+const (
+	OriginConfig = "config" // in the balancer's configuration
+	OriginAPI    = "api"    // attached by POST /add_worker or POST /workers without an epoch
+)
 
 // The values of Worker.DrainedBy.
 const (
