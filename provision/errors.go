@@ -25,9 +25,11 @@ type PortTakenError struct {
 	Service  string // the service of this object; empty = unknown
 	Purpose  string // the endpoint of the object: "public", "admin", "store", ...
 	Setting  string // the setting of service.yaml that changes the port
+	// Fixed is true if Setting cannot change the port, because the service is running and keeps its ports.
+	Fixed bool
 }
 
-// Error names the address, the object that requires it and the setting to change.
+// Error names the address, the object that requires it, and the next step.
 func (e *PortTakenError) Error() string {
 	id := e.ID
 	if e.Service != "" {
@@ -37,8 +39,11 @@ func (e *PortTakenError) Error() string {
 	if e.Reserved {
 		use = "reserved for"
 	}
-	return fmt.Sprintf("%s is %s %s and required by %s (%s port); set %s to another port",
-		e.Addr, use, cmp.Or(e.Holder, "another process"), id, e.Purpose, e.Setting)
+	next := "set " + e.Setting + " to another port"
+	if e.Fixed {
+		next = "stop this process: the service is running and keeps its ports"
+	}
+	return fmt.Sprintf("%s is %s %s and required by %s (%s port); %s", e.Addr, use, cmp.Or(e.Holder, "another process"), id, e.Purpose, next)
 }
 
 // StartError reports an object that exited before it was ready.

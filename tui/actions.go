@@ -140,7 +140,14 @@ func (m *Model) confirmAction(verb Verb, replicas []string) {
 		return
 	}
 	if len(replicas) == 0 {
-		m.showToast(string(verb)+": select a replica, or mark several with space", true)
+		what, view, there := "a replica", " in view 2", " there"
+		switch {
+		case s.view == viewReplicas || s.view == viewDonations:
+			view, there = "", ""
+		case verb == VerbReclaim:
+			what, view = "a donated replica", " in view 6"
+		}
+		m.showToast(string(verb)+": select "+what+view+", or mark several"+there+" with space", true)
 		return
 	}
 	var allowed []Action

@@ -194,6 +194,8 @@ func TestActionsRequireConfirmation(t *testing.T) {
 		want  []Action
 	}{
 		{[]string{"2", "x"}, []string{"drain: select a replica,"}, nil},
+		{[]string{"1", "x"}, []string{"drain: select a replica in view 2, or mark several there with space"}, nil},
+		{[]string{"4", "c"}, []string{"reclaim: select a donated replica in view 6, or mark several there with space"}, nil},
 		{[]string{"2", "j", "j", "j", "x"}, []string{"Drain us-0?", "us: 1 of 2 ready replicas remain"}, []Action{{Verb: VerbDrain, Replica: "us-0"}}},
 		{[]string{"2", "j", "j", "o"}, []string{"Donate eu-1?", "keeps running for other work until it is reclaimed", "eu: 1 of 2 ready"}, []Action{{Verb: VerbDonate, Replica: "eu-1"}}},
 		{[]string{"2", "j", "j", "c"}, []string{"reclaim: eu-1 is not donated"}, nil},

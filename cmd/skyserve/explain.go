@@ -47,6 +47,9 @@ keeps its latest %d requests in memory.`, proxy.DefaultLimits().MaxDecisions),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.request = args[0]
 			if len(args) == 2 { // the form before --service
+				if err := o.checkServiceArgument(args); err != nil {
+					return err
+				}
 				warnServiceArgument(cmd.ErrOrStderr(), cmd, args[1])
 				if err := setService(&o.name, args[1:], "NAME"); err != nil {
 					return err
@@ -60,6 +63,22 @@ keeps its latest %d requests in memory.`, proxy.DefaultLimits().MaxDecisions),
 	flags.StringSliceVar(&o.admins, "admin", nil, "admin `URL` of a balancer, repeatable or comma-separated; all are queried (default: the running service's)")
 	o.output.registerDocument(cmd)
 	return cmd
+}
+
+// checkServiceArgument returns an error if the second argument of the form before --service is no service. An operator
+// who passes the service first, as to 'skyserve logs', learns the form.
+func (o *explainOptions) checkServiceArgument(args []string) error {
+	if o.name != "" || len(o.admins) > 0 {
+		return nil
+	}
+	if _, err := findService(args[1]); err == nil {
+		return nil
+	}
+	form := "REQUEST_ID --service NAME"
+	if _, err := findService(args[0]); err == nil {
+		form = args[1] + " --service " + args[0]
+	}
+	return usage(fmt.Errorf("accepts 1 argument: REQUEST_ID; received 2, and there is no service %q", args[1]), "pass the service by --service: skyserve explain "+form)
 }
 
 func runExplain(ctx context.Context, o *explainOptions, out io.Writer) error {

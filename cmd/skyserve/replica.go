@@ -225,12 +225,9 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 	if err != nil {
 		return err
 	}
-	m := &s.spec.Models[0]
-	if o.model != "" {
-		m = s.spec.ModelByName(o.model)
-	}
-	if m == nil || o.model == "" && len(s.spec.Models) > 1 {
-		return usage(fmt.Errorf("--model: must be one of the service's models, got %q", o.model), "'skyserve replica list' shows the service's regions and models")
+	m, err := chooseModel(s.spec, o.model)
+	if err != nil {
+		return err
 	}
 	on, err := deploy.ChooseClass(m, s.spec.Regions[at], o.gpu, o.capacity)
 	if err != nil {
@@ -246,6 +243,23 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 		return o.additionError(err)
 	}
 	return s.applyCount(ctx, w)
+}
+
+// chooseModel returns the model with a name or alias, without a name the only one.
+func chooseModel(spec *service.Spec, name string) (*service.Model, error) {
+	var names []string
+	for i := range spec.Models {
+		names = append(names, spec.Models[i].Name)
+	}
+	switch m := spec.ModelByName(name); {
+	case m != nil:
+		return m, nil
+	case name != "":
+		return nil, usage(fmt.Errorf("--model: must be one of %s, got %q", strings.Join(names, ", "), name), "")
+	case len(names) > 1:
+		return nil, usage(fmt.Errorf("--model is required: one of %s", strings.Join(names, ", ")), "")
+	}
+	return &spec.Models[0], nil
 }
 
 // additionError returns the error of more replicas than service.yaml allows, with how many can be added.

@@ -34,6 +34,9 @@ func donateDecision(id string) decision {
 // reclaimDecision returns the decision to reclaim a donated replica.
 func reclaimDecision(id string) decision {
 	return func(ctx context.Context, s *scaling) error {
+		if s.Decisions.IsDrained(id) && s.Decisions.Donation(id) == nil {
+			return usage(fmt.Errorf("%s is drained, not donated", id), fmt.Sprintf("'skyserve replica drain %s --undo' sends it requests again", id))
+		}
 		return s.recordDecision(telemetry.EventReclaim, id, "reclaimed", func() error { return s.Reclaim(ctx, id) })
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"skyserve/internal/controller/deploy"
+	"skyserve/internal/service"
 	"skyserve/provision/local"
 )
 
@@ -75,5 +77,28 @@ func TestHintForStaticReplicaInCloudService(t *testing.T) {
 	var coded *exitError
 	if !errors.As(decisionError(deploy.ErrNoStaticDecisions), &coded) || strings.Contains(coded.hint, "remove") || !strings.Contains(coded.hint, "regions[].endpoints") {
 		t.Errorf("got %+v", coded)
+	}
+}
+
+// A service with several models has no default model: the error names them, also if no replica exists.
+func TestModelOfReplicaAdd(t *testing.T) {
+	one, two := service.Model{Name: "org/m", Aliases: []string{"m"}}, service.Model{Name: "n"}
+	for _, tt := range []struct {
+		models     []service.Model
+		name, want string
+	}{
+		{[]service.Model{one}, "", "org/m"},
+		{[]service.Model{one, two}, "m", "org/m"},
+		{[]service.Model{one, two}, "", "--model is required: one of org/m, n"},
+		{[]service.Model{one, two}, "x", `--model: must be one of org/m, n, got "x"`},
+	} {
+		m, err := chooseModel(&service.Spec{Models: tt.models}, tt.name)
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = m.Name
+		}
+		if got != tt.want {
+			t.Errorf("%d models, %q: got %s, want %s", len(tt.models), tt.name, got, tt.want)
+		}
 	}
 }

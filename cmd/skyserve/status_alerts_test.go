@@ -37,6 +37,24 @@ func TestStatusShowsEveryAlert(t *testing.T) {
 	}
 }
 
+// While no machine runs a controller, the leader that balancers still report is not shown.
+func TestEndedControllerDoesNotLead(t *testing.T) {
+	status := &deploy.ServiceStatus{Service: "chat", Leadership: &telemetry.ControllerState{Leader: "lb-eu-0", Term: 7}}
+	for running, want := range map[bool]string{false: "controller: not running; ", true: "controller: leader lb-eu-0, term 7, no standby\n"} {
+		if running {
+			status.Controller = &deploy.ControllerStatus{ID: "controller", Machine: "lb-eu-0"}
+		}
+		var text bytes.Buffer
+		if err := (&serviceView{svc: local.Service{}, spec: &service.Spec{Name: "chat"}}).writeStatus(&text, status, outputFormat{kind: outputText}); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(text.String(), "controller: ") != 1 || !strings.Contains(text.String(), want) {
+			t.Errorf("running %v: no %q alone in\n%s", running, want, &text)
+		}
+		status.Controller = nil
+	}
+}
+
 // An alert of the controller is a message above the table, once, whether or not a balancer reports it too: in the table, it
 // would make it hundreds of columns wide. Messages that look like alerts stay in the row.
 func TestControllerAlertIsOutsideTable(t *testing.T) {

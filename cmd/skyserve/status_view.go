@@ -207,11 +207,11 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 		fmt.Fprintf(w, "last failure: %s; 'skyserve events %s' shows all events\n", s.LastFailure, s.Service)
 	}
 	writeName(w, s.DNS)
-	if s.Leadership != nil {
-		fmt.Fprintln(w, s.Leadership.Line())
-	}
-	if s.Controller == nil {
+	switch {
+	case s.Controller == nil: // balancers may still report the one that led
 		fmt.Fprintf(w, "controller: not running; 'skyserve up %s' starts it\n", upFile(v.svc))
+	case s.Leadership != nil:
+		fmt.Fprintln(w, s.Leadership.Line())
 	}
 	if ends := certificateEnd(s); ends != nil && v.spec.DNS != nil {
 		fmt.Fprintf(w, "certificate: %s, expires %s\n", v.spec.DNS.Name, ends.UTC().Format(time.DateOnly))

@@ -89,6 +89,9 @@ func (u *upRun) checkPorts() error {
 		if port := p.FreePort(); port > 0 && taken.Setting == local.PortSetting {
 			example = fmt.Sprintf(", for example to %d (a service uses ports up to 999 above it)", port)
 		}
+		if taken.Fixed {
+			return failed(err, fmt.Sprintf("nothing was started; stop the process that uses the port, then run 'skyserve up %s' again; %s can change only after 'skyserve down %s', which deletes the service's history", u.file, taken.Setting, u.spec.Name))
+		}
 		return failed(err, fmt.Sprintf("nothing was started; change %s in %s%s, or stop the process that uses the port", taken.Setting, u.file, example))
 	}
 	return specUsage(err)

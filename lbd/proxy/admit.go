@@ -92,7 +92,7 @@ func (r *Runtime) errUnauthorized() *openai.Error {
 func errTier(requested, limit service.Tier) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusForbidden, Kind: openai.TypePermission, Code: "tier_not_allowed", Param: headerTier,
-		Message: fmt.Sprintf("header %s: this API key or identity token allows tier %s at most, got %s: omit the header or use a less urgent tier", headerTier, limit, requested),
+		Message: fmt.Sprintf("header %s: this API key or identity token allows tier %s (%s) at most, got %s (%s): omit the header or use a less urgent tier", headerTier, limit.Word(), limit, requested.Word(), requested),
 	}
 }
 

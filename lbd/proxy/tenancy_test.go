@@ -146,7 +146,7 @@ func TestTierAboveKeyMaximumIsRejected(t *testing.T) {
 			t.Fatalf("tier %q: %d %s, want %d", c.tier, resp.StatusCode, body, c.status)
 		}
 		if c.status == 403 {
-			if message, kind, code := apiErrorOf(t, body); code != "tier_not_allowed" || kind != "permission_error" || !contains(message, "IW-F", "IW-N", headerTier) {
+			if message, kind, code := apiErrorOf(t, body); code != "tier_not_allowed" || kind != "permission_error" || !contains(message, "allows tier normal (IW-N) at most, got fast (IW-F)", headerTier) {
 				t.Errorf("tier %q: %s, %s, %s", c.tier, message, kind, code)
 			}
 			continue

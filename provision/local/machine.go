@@ -302,7 +302,9 @@ func (p *Provider) portsInUse(w provision.Desired, at provision.MachineEndpoints
 
 // portTaken returns the error about a port that a machine requires.
 func (p *Provider) portTaken(w provision.Desired, used usedPort, holder string) *provision.PortTakenError {
-	return &provision.PortTakenError{Addr: used.addr, Holder: holder, ID: w.ID, Service: p.svc.name, Purpose: used.purpose, Setting: used.setting}
+	have, _ := p.svc.Objects() // after an error the advice is that of a service that does not run
+	fixed := used.setting == PortSetting && slices.ContainsFunc(have, isRunning)
+	return &provision.PortTakenError{Addr: used.addr, Holder: holder, ID: w.ID, Service: p.svc.name, Purpose: used.purpose, Setting: used.setting, Fixed: fixed}
 }
 
 // CheckPorts checks that running machines keep their ports, and that the ports of all launches are free. If

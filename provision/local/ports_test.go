@@ -69,6 +69,23 @@ func TestPortsOfTwoServices(t *testing.T) {
 	}
 }
 
+// While the service runs, its ports cannot change: the error says what can.
+func TestTakenPortOfRunningService(t *testing.T) {
+	p, _ := provider(t)
+	launch(t, p, machine("us-0", provision.KindReplica))
+	ln, err := net.Listen("tcp", portAt(engineOffset+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	err = p.CheckPorts(provision.Changes{{Action: provision.ActionLaunch, Desired: machine("us-1", provision.KindReplica)}})
+	want := portAt(engineOffset+1) + " is in use by another process and required by us-1 of service chat (engine port); stop this process: the service is running and keeps its ports"
+	var taken *provision.PortTakenError
+	if !errors.As(err, &taken) || err.Error() != want || !taken.Fixed {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 // Two replicas that are launched together, beyond the minimum of the service, do not share a slot: the ports of both are
 // checked.
 func TestPortsOfSecondExtraReplicaAreChecked(t *testing.T) {

@@ -55,10 +55,12 @@ func (s Service) assignSlots(base int, balancers, engines []string) (slotFile, e
 	}, nil
 }
 
+// isRunning reports whether the process of an object runs.
+func isRunning(o provision.Object) bool { return o.TerminatedReason == "" }
+
 // checkBase returns an error if running objects use ports from another base.
 func (s Service) checkBase(base int, old slotFile, objects []provision.Object) error {
-	runs := slices.ContainsFunc(objects, func(o provision.Object) bool { return o.TerminatedReason == "" })
-	if runs && old.Port != 0 && old.Port != base {
+	if slices.ContainsFunc(objects, isRunning) && old.Port != 0 && old.Port != base {
 		return specError("%s: %s is running on ports from %d and cannot change to %d; first run 'skyserve down %s', which also deletes its history; 'skyserve backup' saves it", PortSetting, s.name, old.Port, base, s.name)
 	}
 	return nil

@@ -39,6 +39,20 @@ func coldLines(snapshots []*telemetry.Snapshot, regions []RegionStatus) []string
 	return lines
 }
 
+// emptyLines returns a line for each model that has no replica and gets one only from an operator.
+func emptyLines(spec *service.Spec, regions []RegionStatus) (lines []string) {
+	_, byHand := spec.ModelsStartingEmpty()
+	for _, model := range byHand {
+		has := slices.ContainsFunc(regions, func(r RegionStatus) bool {
+			return slices.ContainsFunc(r.Replicas, func(m MachineStatus) bool { return m.Model == model })
+		})
+		if !has {
+			lines = append(lines, model+": no replica (replicas.min is 0); add one with 'skyserve replica add', or set autoscale.strategy, so that a request starts one")
+		}
+	}
+	return lines
+}
+
 // coldLine describes a model without a ready replica, with n waiting requests.
 func coldLine(model string, n int, starting []string) string {
 	line := model + ": no ready replica"

@@ -8,6 +8,24 @@ import (
 	"skyserve/internal/telemetry"
 )
 
+// Without a strategy, no request starts a replica: the line says what does.
+func TestModelsWithoutReplicasAreListed(t *testing.T) {
+	spec := &service.Spec{
+		Models:  []service.Model{{Name: "m"}, {Name: "n"}},
+		Regions: []service.RegionSpec{{Name: "local/us", Replicas: service.Bounds{Max: 2}}},
+	}
+	const next = ": no replica (replicas.min is 0); add one with 'skyserve replica add', or set autoscale.strategy, so that a request starts one"
+	for _, tt := range []struct {
+		running string
+		want    []string
+	}{{"", []string{"m" + next, "n" + next}}, {"m", []string{"n" + next}}} {
+		regions := []RegionStatus{{Name: "local/us", Replicas: []MachineStatus{{ID: "us-0", Model: tt.running, State: service.StateStarting}}}}
+		if got := emptyLines(spec, regions); !slices.Equal(got, tt.want) {
+			t.Errorf("with a replica of %q: got %q, want %q", tt.running, got, tt.want)
+		}
+	}
+}
+
 func TestColdModelsAreListed(t *testing.T) {
 	seen := func(us, eu int) *telemetry.Snapshot {
 		model := func(n int) []telemetry.ModelSnapshot {

@@ -55,7 +55,7 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 		}
 	}
 	s.addSnapshots(snapshots)
-	s.Cold = coldLines(snapshots, s.Regions)
+	s.Cold = append(coldLines(snapshots, s.Regions), emptyLines(i.Deployer.Spec, s.Regions)...)
 }
 
 // addBalancerReport adds what a balancer reports about itself to the state of its machine.

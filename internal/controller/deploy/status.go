@@ -71,7 +71,8 @@ type ServiceStatus struct {
 	Donations string `json:"donations"`
 	// Batches are the lines about batches that have not ended.
 	Batches []string `json:"batches"`
-	// Cold contains a line for each model that scales to zero and has no ready replica.
+	// Cold contains a line for each model that scales to zero and has no ready replica, or that has no replica and
+	// gets one only from an operator.
 	Cold   []string `json:"cold"`
 	Events []string `json:"events"`
 	// Launches is what the controller may launch now and what failed before; null where it is unknown.
