@@ -253,7 +253,7 @@ func TestUpRejectsUnknownRegionsAndGPUs(t *testing.T) {
 		"Google region": {"gcp/us-central1", "gcp/mars-north1", exitUsage, []string{`"mars-north1"`}},
 		"AWS region":    {"aws/us-east-1", "aws/mars-north-1", exitCredentials, []string{"listing the offerings of aws/mars-north-1", "hint: "}},
 		"GPU type":      {"type: L4", "type: L400", exitUsage, []string{"models[0].gpus[0].type: must be one of L4, A10G, L40S, A100, H100, H200", `got "L400"`}},
-		"GPU count":     {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus[0].count: must be 1, 4 or 8 for L4 in aws/us-east-1, got 7", "models[0].gpus[0].count: must be 1, 2, 4 or 8 for L4 in gcp/us-central1, got 7"}},
+		"GPU count":     {"type: L4", "type: L4, count: 7", exitUsage, []string{"models[0].gpus[0].count: must be 1, 4 or 8 for L4 in aws/us-east-1, got 7", "or let no replica of m start there: models[0].regions: {aws/us-east-1: {max: 0}}"}},
 	} {
 		out := e.skyserve(tt.exit, append(e.upOf(strings.ReplaceAll(twoClouds, tt.is, tt.not)), "--yes")...)
 		for _, want := range tt.want {
