@@ -361,6 +361,9 @@ func (f *fleet) List() []admin.Replica {
 func stateOf(v *core.ReplicaView, p probe.ReplicaStatus, drained bool) (state service.ReplicaState, reason string) {
 	switch {
 	case drained || v != nil && v.Draining:
+		if v != nil && v.Outstanding == 0 {
+			return service.StateDraining, "drained, no requests in flight"
+		}
 		return service.StateDraining, "finishing in-flight requests"
 	case v != nil && v.Ready:
 		return service.StateReady, ""

@@ -137,13 +137,13 @@ func (s *screen) replicaText(r row) []string {
 		"GPU             " + orUnknown(rep.GPU),
 		"replica URL     " + url,
 		"state           " + strings.TrimSuffix(string(rep.State)+": "+reasonOf(rep), ": "),
-		"pending         " + maybeRequests(rep.Pending) + " waiting in the engine",
-		"running         " + maybeRequests(rep.Running) + " in the engine's batch",
+		"pending         " + withUnit(maybeRequests(rep.Pending), " waiting in the engine"),
+		"running         " + withUnit(maybeRequests(rep.Running), " in the engine's batch"),
 		"outstanding     " + printable.Count(rep.Outstanding, "request") + " sent by the balancer, not finished",
 		"KV utilisation  " + percent(rep.KV),
 		"prefix hit rate " + percent(rep.PrefixHitRate),
-		"output rate     " + rate(rep.OutputTokensPerSecond) + " tok/s",
-		"last report     " + maybeAge(rep.AgeMillis, s.sinceFetch) + " ago",
+		"output rate     " + withUnit(rate(rep.OutputTokensPerSecond), " tok/s"),
+		"last report     " + withUnit(maybeAge(rep.AgeMillis, s.sinceFetch), " ago"),
 	}
 	if rep.Version != "" {
 		lines = append(lines, "engine version  "+rep.Version)
@@ -238,10 +238,18 @@ func (m *Model) receiveShellEnd(msg shellDoneMsg) {
 	m.showToast("shell on "+m.screen.theme.text(msg.id)+" closed", false)
 }
 
+// withUnit appends a unit to a value; an unknown value has none.
+func withUnit(value, unit string) string {
+	if value == unknown {
+		return unknown
+	}
+	return value + unit
+}
+
 // maybeRequests formats a number of requests that may be unknown.
 func maybeRequests(n *int) string {
 	if n == nil {
-		return unknown + " requests"
+		return unknown
 	}
 	return printable.Count(*n, "request")
 }

@@ -52,7 +52,7 @@ func TestDescriptionOfOneRequestIsSingular(t *testing.T) {
 	r := findRegion(s, "aws/us-east-1")
 	r.Queued, r.Replicas[0].Pending, r.Replicas[0].Running, r.Replicas[0].Outstanding = 1, ptr(1), nil, 1
 	d := deskIn(t, 120, 40, s, "2", "j", "j", "j", "j", "d")
-	d.wants("pending         1 request waiting in the engine", "running         - requests in the engine's batch", "outstanding     1 request sent by the balancer, not finished")
+	d.wants("pending         1 request waiting in the engine", "running         -\n", "outstanding     1 request sent by the balancer, not finished")
 	d.press("esc", "1", "G", "k", "k", "d")
 	d.wants("queued          1 request")
 	d.lacks("1 requests")

@@ -130,9 +130,16 @@ func dialAdmins(name string, urls []string) (admins []*telemetry.Client, err err
 // hintAdmin is the hint for an address of --admin that is not that of a balancer.
 const hintAdmin = "--admin takes the address of a balancer for operators, not the one for clients: \"skyserve status -o jsonpath='{.regions[*].balancers[*].admin}'\" prints it; 'skyserve lb' has it as --admin"
 
-// adminHint returns hintAdmin if nothing responds at the addresses of --admin, or a server without this API does; else "".
+// hintSlowAdmin is the hint for an address of --admin that does not respond in time.
+const hintSlowAdmin = "the balancer at --admin hangs or its machine is overloaded, or it is the address of another machine: read the balancer's log"
+
+// adminHint returns hintAdmin if nothing responds at the addresses of --admin, or a server without this API does,
+// hintSlowAdmin after a timeout, and else "".
 func adminHint(admins []string, err error) string {
 	var network net.Error
+	if len(admins) > 0 && errors.As(err, &network) && network.Timeout() {
+		return hintSlowAdmin
+	}
 	if len(admins) > 0 && (errors.As(err, &network) || errors.Is(err, telemetry.ErrNotFound)) {
 		return hintAdmin
 	}

@@ -141,6 +141,7 @@ var mistakes = []mistake{
 	{name: "backup over a file", args: "backup FILE --admin http://127.0.0.1:1 --service chat", code: exitUsage, says: []string{"service.yaml: the file exists", "--force"}},
 	{name: "backup over a directory", args: "backup / --admin http://127.0.0.1:1 --service chat --force", code: exitUsage, says: []string{"/: is a directory", "name a file"}},
 	{name: "theme", args: "top --theme drak --once", code: exitUsage, says: []string{"unknown theme \"drak\": must be one of auto", "hint: did you mean 'dark'?"}},
+	{name: "negative replace-after", args: "up FILE --replace-after -1s", code: exitUsage, says: []string{"--replace-after: must be at least 0, got -1s"}},
 	// The state directory and the environment.
 	{name: "corrupt service file", args: "status", code: exitOK, says: []string{"service.yaml:1:7: is not valid YAML: the closing ] of a list is missing", "run 'skyserve up' with the service's file"}, state: map[string]string{"services/chat/service.yaml": "name: [\n"}},
 	{name: "unusable state directory", args: "status", code: exitFailed, says: []string{"listing services: open ", "not a directory", "hint: the state directory is /", ": set SKYSERVE_HOME to a directory that you can read and write"}, state: map[string]string{"services": "a file"}},

@@ -19,8 +19,24 @@ func drainDecision(id string, yes bool) decision {
 		if !yes {
 			kind, message = telemetry.EventResume, "undrained"
 		}
-		return s.recordDecision(kind, id, message, func() error { return s.Drain(ctx, id, yes) })
+		return s.recordDecision(kind, id, message, func() error {
+			err := s.Drain(ctx, id, yes)
+			if err == nil && !yes && !s.Changed {
+				err = s.undrainAtBalancers(ctx, id)
+			}
+			return err
+		})
 	}
+}
+
+// undrainAtBalancers undoes the drain of a replica by the admin API of its balancer, which no decision records.
+func (s *scaling) undrainAtBalancers(ctx context.Context, id string) error {
+	have, err := s.svc.Objects()
+	if err == nil && s.servingDelivery(have).Undrain(ctx, id) {
+		s.Changed = true
+		s.printLine("undrained %s", id)
+	}
+	return err
 }
 
 // donateDecision returns the decision to donate a replica.

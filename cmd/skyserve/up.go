@@ -156,6 +156,9 @@ to continue).`,
 			if cmd.Flags().Changed("timeout") && o.timeout <= 0 {
 				return usage(fmt.Errorf("--timeout: must be greater than 0, got %s", o.timeout), "")
 			}
+			if o.replaceAfter < 0 {
+				return usage(fmt.Errorf("--replace-after: must be at least 0, got %s", o.replaceAfter), "")
+			}
 			if err := checkResolve(o.resolve); err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"skyserve/internal/service"
@@ -28,12 +29,12 @@ func (u Unmet) String() string {
 }
 
 // Unmet lists the planned replicas that do not run, by GPU and capacity type, except those of cold
-// models, which start when a request waits. Only GPUs are compared where replicas do not report their capacity type; targets without a GPU are
+// models, which start when a request waits, and those of regions whose balancer has not reported its replicas yet. Only GPUs are compared where replicas do not report their capacity type; targets without a GPU are
 // skipped.
 func (s *Snapshot) Unmet() []Unmet {
 	var out []Unmet
 	for _, t := range s.Targets {
-		if s.isCold(t.Model) {
+		if s.isCold(t.Model) || s.awaitsReport(t.Region) {
 			continue
 		}
 		hasCapacity := s.reportsCapacity(t)
@@ -52,6 +53,13 @@ func (s *Snapshot) Unmet() []Unmet {
 		}
 	}
 	return out
+}
+
+// awaitsReport reports whether a balancer of a region has not reported its replicas yet.
+func (s *Snapshot) awaitsReport(region service.Region) bool {
+	return slices.ContainsFunc(s.Regions, func(r RegionSnapshot) bool {
+		return r.Name == region && slices.ContainsFunc(r.Balancers, func(b BalancerSnapshot) bool { return b.Reason == ReasonNoReport })
+	})
 }
 
 // isCold reports whether a region reports that a model is cold.

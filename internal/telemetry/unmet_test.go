@@ -49,6 +49,20 @@ func TestUnmetOmitsColdModels(t *testing.T) {
 	}
 }
 
+// How many replicas run in a region is unknown until its balancer reports them.
+func TestUnmetOmitsRegionsWithoutReport(t *testing.T) {
+	s := &Snapshot{
+		Regions: []RegionSnapshot{{Name: "local/us", Balancers: []BalancerSnapshot{{ID: "lb-us-0", Reason: ReasonNoReport}}}},
+		Targets: []PlannedCapacity{{Model: "m", Region: "local/us", Replicas: []TargetReplicas{{GPU: "L4", GPUs: 1, Count: 2}}}},
+	}
+	if got := s.UnmetLine(); got != "" {
+		t.Errorf("got %q before its report", got)
+	}
+	if s.Regions[0].Balancers[0].Reason = ""; len(s.Unmet()) != 1 {
+		t.Errorf("got %+v after its report", s.Unmet())
+	}
+}
+
 // A replica that another region's balancer has adopted counts in its own region.
 func TestUnmetCountsAdoptedReplicas(t *testing.T) {
 	const us, eu = service.Region("aws/us-east-1"), service.Region("aws/eu-west-1")

@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"skyserve/internal/service"
@@ -70,6 +71,25 @@ func (dl *Delivery) Drain(ctx context.Context, o provision.Object) {
 // controller drained stay drained. A balancer that does not respond receives the current replicas
 // when it restarts.
 func (dl *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
+	dl.attachAgain(ctx, telemetry.DrainedByUp, func(id string) bool {
+		return slices.ContainsFunc(replicas, func(o provision.Object) bool { return o.ID == id })
+	})
+}
+
+// Undrain makes balancers use a replica again that an operator drained by their admin API, waits until one reports it ready,
+// for at most 10 s, and reports whether any had it drained. Decisions of operators are not changed: see ReplicaDecisions.
+func (dl *Delivery) Undrain(ctx context.Context, id string) bool {
+	if !dl.attachAgain(ctx, "", func(other string) bool { return other == id }) {
+		return false
+	}
+	dl.awaitReady(ctx, id)
+	return true
+}
+
+// attachAgain attaches replicas again at the balancers where they are drained by a program, or by an operator if by is
+// empty. It reports whether there was one.
+func (dl *Delivery) attachAgain(ctx context.Context, by string, selected func(id string) bool) bool {
+	var found atomic.Bool
 	dl.eachAdmin(func(b adminClient) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
@@ -78,27 +98,34 @@ func (dl *Delivery) Resume(ctx context.Context, replicas []provision.Object) {
 			return
 		}
 		for _, w := range workers {
-			if w.State == service.StateDraining && w.DrainedBy == telemetry.DrainedByUp && slices.ContainsFunc(replicas, func(o provision.Object) bool { return o.ID == w.ID }) {
+			if w.State == service.StateDraining && w.DrainedBy == by && selected(w.ID) {
+				found.Store(true)
 				_, _ = b.AddWorker(ctx, w.ReplicaConfig) // rejected where a controller moved it to another balancer meanwhile
 			}
 		}
 	})
+	return found.Load()
 }
 
 // ResumeAndWait resumes one replica, and returns once a balancer reports it ready and peerDelay has passed,
 // or after 10 s.
 func (dl *Delivery) ResumeAndWait(ctx context.Context, o provision.Object) {
 	dl.Resume(ctx, []provision.Object{o})
+	dl.awaitReady(ctx, o.ID)
+	sleep(ctx, peerDelay)
+}
+
+// awaitReady returns once no balancer that uses a replica waits for it, or after useTimeout.
+func (dl *Delivery) awaitReady(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, useTimeout)
 	defer cancel()
 	dl.eachAdmin(func(b adminClient) {
-		for w, known := b.replicaState(ctx, o.ID); known && w.State != service.StateReady && w.State != service.StateDraining; w, known = b.replicaState(ctx, o.ID) {
+		for w, known := b.replicaState(ctx, id); known && w.State != service.StateReady && w.State != service.StateDraining; w, known = b.replicaState(ctx, id) {
 			if !sleep(ctx, drainPollInterval) {
 				return
 			}
 		}
 	})
-	sleep(ctx, peerDelay)
 }
 
 // sleep waits; it returns false when ctx ended first.

@@ -160,6 +160,13 @@ func TestResumeSkipsReplicasDrainedByOthers(t *testing.T) {
 		if b.worker.State != service.StateDraining || slices.Contains(b.requests, "POST /workers") {
 			t.Errorf("drained by %q, it was used again: %q", by, b.requests)
 		}
+		// An operator can undo the drain of an operator.
+		if undrained := dl.Undrain(t.Context(), "us-0"); undrained != (by == "") || undrained != (b.worker.State == service.StateReady) {
+			t.Errorf("drained by %q: undone %v, then %s", by, undrained, b.worker.State)
+		}
+		if dl.Undrain(t.Context(), "us-1") {
+			t.Error("the drain of a replica that serves was undone")
+		}
 	}
 }
 

@@ -64,11 +64,12 @@ func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draini
 	for {
 		reasons := dl.unreadyReasons(ctx, spec, waiting)
 		for _, id := range slices.Clone(waiting) {
-			if reasons[id] == "" {
-				waiting = slices.DeleteFunc(waiting, func(w string) bool { return w == id })
-				if ready != nil {
-					ready(id)
-				}
+			if reasons[id] != "" && reasons[id] != reasonDrainedByOperator {
+				continue
+			}
+			waiting = slices.DeleteFunc(waiting, func(w string) bool { return w == id })
+			if reasons[id] == "" && ready != nil {
+				ready(id)
 			}
 		}
 		if len(waiting) == 0 {
@@ -168,6 +169,29 @@ func (dl *Delivery) servingIDs(spec *service.Spec, draining map[string]bool) []s
 	return ids
 }
 
+// reasonDrainedByOperator is the reason of a replica that an operator drained by a balancer's admin API. It stays drained
+// until an operator undoes that, so nothing waits for it.
+const reasonDrainedByOperator = "drained by an operator"
+
+// drainedByOperator returns the replicas of a region that an operator drained by the balancer's admin API. It asks only if
+// the balancer's snapshot has draining ones.
+func (b adminClient) drainedByOperator(ctx context.Context, s *telemetry.Snapshot, region service.Region) map[string]bool {
+	drained := map[string]bool{}
+	draining := slices.ContainsFunc(s.Regions, func(r telemetry.RegionSnapshot) bool {
+		return r.Name == region && slices.ContainsFunc(r.Replicas, func(r telemetry.ReplicaSnapshot) bool { return r.State == service.StateDraining })
+	})
+	if !draining {
+		return drained
+	}
+	workers, _ := b.Workers(ctx) // after an error, none is known to be drained
+	for _, w := range workers {
+		if w.State == service.StateDraining && w.DrainedBy == "" {
+			drained[w.ID] = true
+		}
+	}
+	return drained
+}
+
 // unreadyReasons returns why each of some machines is not ready.
 func (dl *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids []string) map[string]string {
 	reasons := map[string]string{}
@@ -179,6 +203,10 @@ func (dl *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids 
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		s, err := a.Snapshot(ctx)
+		var drained map[string]bool
+		if err == nil {
+			drained = a.drainedByOperator(ctx, s, b.Region)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
@@ -191,10 +219,16 @@ func (dl *Delivery) unreadyReasons(ctx context.Context, spec *service.Spec, ids 
 				if region.Name != b.Region || !r.IsAttached() { // listed, but not serving
 					continue
 				}
-				own++
-				if r.State == service.StateReady {
+				if !drained[r.ID] {
+					own++
+				}
+				switch {
+				case r.State == service.StateReady:
 					reasons[r.ID] = ""
-				} else if reasons[r.ID] != "" {
+				case reasons[r.ID] == "": // ready at another balancer
+				case drained[r.ID]:
+					reasons[r.ID] = reasonDrainedByOperator
+				default:
 					reasons[r.ID] = strings.TrimSpace(fmt.Sprintf("%s %s", r.State, r.Reason))
 				}
 			}
