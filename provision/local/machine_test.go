@@ -22,8 +22,8 @@ import (
 	"skyserve/provision"
 )
 
-// firstPort is the first port of the services in these tests.
-var firstPort = testkit.LocalPort()
+// firstPort is the first port of the services in these tests, some of which use ports of other services near it.
+const firstPort = testkit.WideLocalPort
 
 // portAt returns the loopback address of a port of these services.
 func portAt(offset int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+offset)) }
