@@ -2,11 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/provision"
 )
 
@@ -40,6 +46,28 @@ func TestHintsNameAnExistingFile(t *testing.T) {
 			if _, file, found := strings.Cut(printed, "skyserve up "); !found || !strings.HasPrefix(strings.TrimPrefix(file, filepath.Dir(filepath.Dir(svc.Dir()))+"/"), want) {
 				t.Errorf("%q with the file %q: printed %q, want a hint with %s", args, text, printed, want)
 			}
+		}
+	}
+}
+
+// An address that responds too late may be the right one; an address where nothing listens is not. An error of the balancer
+// itself says what to do.
+func TestHintsForAdminAddress(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{context.DeadlineExceeded, hintSlowAdmin},
+		{refused, hintAdmin},
+		{telemetry.ErrNotFound, hintAdmin},
+		{errors.New("no majority"), ""},
+	} {
+		if got := adminHint([]string{"http://127.0.0.1:8100"}, fmt.Errorf("fetching a snapshot: %w", tt.err)); got != tt.want {
+			t.Errorf("%v: got %q, want %q", tt.err, got, tt.want)
+		}
+		if got := adminHint(nil, tt.err); got != "" {
+			t.Errorf("%v without --admin: got %q", tt.err, got)
 		}
 	}
 }

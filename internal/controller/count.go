@@ -13,8 +13,8 @@ import (
 // CountReplicas counts a snapshot's replicas, sorted by model, region, GPU and capacity type. It
 // excludes replicas that no balancer has, and those that are draining, shutting down, interrupted or failed.
 // Donated replicas are counted apart, with or without a balancer. Replicas that balancers find in a file or in DNS,
-// or that a program attached by the admin API, do not count: whoever lists them decides how many there are. An adopted replica counts in the region where it runs, and once
-// while it moves between two balancers.
+// or that a program attached by the admin API, do not count: whoever lists or attaches them decides how many there are.
+// An adopted replica counts in the region where it runs, and once while it moves between two balancers.
 func CountReplicas(s *telemetry.Snapshot) []plan.ReplicaCount {
 	type identity struct {
 		region service.Region
