@@ -284,12 +284,14 @@ var portNames = regexp.MustCompile(`\$(PORT2?|NAMES|ADMIN|ENGINE|CONTROLLER|OTHE
 
 // setPorts assigns ports to a script that no other test uses, as variables in its lines and files:
 // PORT for local.port, the first balancer's port; PORT2 for the second balancer's, and others derived
-// from PORT; NAMES for a name server; OTHER for the local.port of a second service.
+// from PORT; NAMES for a name server; OTHER for another program or the local.port of a second service, whose machines of a
+// kind follow the first five of the first service.
 func setPorts(env *testscript.Env) error {
 	base := testkit.LocalPort()
+	env.Defer(func() { testkit.ReleaseLocalPort(base) })
 	for name, port := range map[string]int{
 		"PORT": base, "PORT2": base + 1, "NAMES": base + 19, "ADMIN": base + 100, "ENGINE": base + 200, "CONTROLLER": base + 310,
-		"OTHER": testkit.LocalPort(),
+		"OTHER": base + 5,
 	} {
 		env.Setenv(name, strconv.Itoa(port))
 	}

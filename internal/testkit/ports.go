@@ -35,10 +35,12 @@ type portBlocksOf struct {
 	last    int        // number of the last block that was tried
 	mine    []int      // numbers of the blocks that this process has locked, the one used last at the end
 	locks   []*os.File // never closed: a lock ends with the process
+	// released are the blocks among mine whose test has ended.
+	released map[int]bool
 }
 
-// next returns a block that this process has not used yet, or else the one that it has not used for longest. It panics if
-// none is free. A process locks at most half of the blocks: the others are for other processes.
+// next returns a block that this process has not used yet, else one that was released, or else the one that it has not used
+// for longest, which a test that is still running may use. It panics if none is free. A process locks at most half of the blocks: the others are for other processes.
 func (b *portBlocksOf) next() int {
 	if !b.started {
 		b.started, b.last = true, os.Getpid() // test binaries start far apart
@@ -65,13 +67,24 @@ func (b *portBlocksOf) next() int {
 		b.mine, b.locks = append(b.mine, b.last), append(b.locks, lock)
 		return b.last
 	}
-	for i, n := range b.mine {
-		if b.isFree(n) {
-			b.mine = append(slices.Delete(b.mine, i, i+1), n)
-			return n
+	for _, all := range []bool{false, true} {
+		for i, n := range b.mine {
+			if (all || b.released[n]) && b.isFree(n) {
+				b.mine = append(slices.Delete(b.mine, i, i+1), n)
+				delete(b.released, n)
+				return n
+			}
 		}
 	}
 	panic("testkit: all ports for " + b.name + " are in use; stop the processes of earlier tests")
+}
+
+// release records that the test that used a block has ended.
+func (b *portBlocksOf) release(n int) {
+	if b.released == nil {
+		b.released = map[int]bool{}
+	}
+	b.released[n] = true
 }
 
 func (b *portBlocksOf) isFree(n int) bool { return b.free == nil || b.free(n) }
@@ -92,11 +105,23 @@ func (b *portBlocksOf) lock(n int) (*os.File, error) {
 var servicePorts = portBlocksOf{name: "ports", count: portBases, free: func(n int) bool { return portsFree(portBase(n)) }}
 
 // LocalPort returns a local.port for the service of a test. No other test uses it, unless this process calls it more
-// than portBases/2 times, and the first ports of each kind are free. It allows up to 20 machines of a kind.
+// than portBases/2 times without ReleaseLocalPort, and the first ports of each kind are free. It allows up to 20 machines of
+// a kind.
 func LocalPort() int {
 	servicePorts.Lock()
 	defer servicePorts.Unlock()
 	return portBase(servicePorts.next())
+}
+
+// ReleaseLocalPort returns a port of LocalPort whose test has ended, for further tests of this process.
+func ReleaseLocalPort(port int) {
+	servicePorts.Lock()
+	defer servicePorts.Unlock()
+	for _, n := range servicePorts.mine {
+		if portBase(n) == port {
+			servicePorts.release(n)
+		}
+	}
 }
 
 // WideLocalPort is a local.port for tests of the distance between services: no other test uses a port that is up to 900
