@@ -3,6 +3,7 @@ package lbd
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,14 +20,24 @@ import (
 // are twice as many. A balancer shows them while the store is unavailable.
 const maxRecentEvents = 1000
 
-// serviceEvents are the events of the service: those in the store, the last ones in memory, and those
-// that this balancer records.
+// maxPendingSources is the number of processes whose pending events a balancer keeps: more than a service has controllers.
+const maxPendingSources = 16
+
+// serviceEvents are the events of the service: those in the store, the last ones in memory, those that this balancer
+// records, and those that wait for the store in controllers.
 type serviceEvents struct {
 	store store.EventStore
 	queue *store.EventQueue
 
-	mu     sync.Mutex
-	recent []telemetry.Event // as stored, oldest first
+	mu      sync.Mutex
+	recent  []telemetry.Event          // as stored, oldest first
+	pending map[string]receivedPending // by source
+}
+
+// receivedPending are events that wait for the store in another process, and when it last reported them.
+type receivedPending struct {
+	events []telemetry.Event
+	at     time.Time
 }
 
 var _ admin.EventLog = (*serviceEvents)(nil)
@@ -55,20 +66,52 @@ func (s *serviceEvents) Record(e telemetry.Event) { s.queue.Record(e) }
 // WaitStored implements admin.EventLog.
 func (s *serviceEvents) WaitStored(ctx context.Context) { s.queue.WaitStored(ctx) }
 
+// ReceivePending implements admin.EventLog.
+func (s *serviceEvents) ReceivePending(p telemetry.PendingEvents) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending == nil {
+		s.pending = map[string]receivedPending{}
+	}
+	s.dropOldPending()
+	if _, known := s.pending[p.Source]; known || len(s.pending) < maxPendingSources {
+		s.pending[p.Source] = receivedPending{p.Events, time.Now()}
+	}
+}
+
+// dropOldPending removes the events of processes that no longer report them: they are stored, or lost with their process.
+// The caller holds mu.
+func (s *serviceEvents) dropOldPending() {
+	maps.DeleteFunc(s.pending, func(_ string, r receivedPending) bool { return time.Since(r.at) >= telemetry.PendingTTL })
+}
+
+// allPending returns the events that wait for the store, in this process and in others.
+func (s *serviceEvents) allPending() []telemetry.Event {
+	events := s.queue.Pending()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropOldPending()
+	for _, source := range slices.Sorted(maps.Keys(s.pending)) {
+		events = append(events, s.pending[source].events...)
+	}
+	return events
+}
+
 // Recent implements admin.EventLog. It includes events that wait for the store.
 func (s *serviceEvents) Recent(n int) []telemetry.Event {
 	return s.inMemory(telemetry.EventQuery{Limit: n})
 }
 
 func (s *serviceEvents) inMemory(q telemetry.EventQuery) []telemetry.Event {
+	pending := s.allPending() // first: an event may be stored meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return q.Select(slices.Concat(s.recent, s.queue.Pending()))
+	return q.Select(slices.Concat(s.recent, pending))
 }
 
 // Report implements admin.EventLog.
 func (s *serviceEvents) Report(ctx context.Context, q telemetry.EventQuery) telemetry.EventReport {
-	pending := s.queue.Pending() // first: an event may be stored meanwhile
+	pending := s.allPending() // first: an event may be stored meanwhile
 	events, err := s.store.ReadEvents(ctx, q)
 	if err != nil {
 		return telemetry.EventReport{Problem: err.Error(), Events: s.inMemory(q)}

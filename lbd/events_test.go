@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"skyserve/internal/identity"
@@ -87,6 +88,50 @@ func TestEventsInMemoryAreReported(t *testing.T) {
 		t.Errorf("%t: %d events", report.Complete, len(report.Events))
 	}
 	(&balancer{}).recordReload(telemetry.Reload{Changed: []string{"models"}}) // without a store
+}
+
+// Complaint: while events of the controller waited for the store, 'skyserve events' printed "no events". They are reported
+// until the controller has stored them, or no longer reports them.
+func TestPendingEventsOfControllerAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &awayEvents{}
+		b := &balancer{cfg: service.BalancerConfig{ID: "lb-us-0", Region: "local/us"}, log: slog.New(slog.DiscardHandler)}
+		b.events = newServiceEvents(st, b, time.Now())
+		expect := func(when string, want ...string) {
+			t.Helper()
+			report := b.events.Report(t.Context(), telemetry.EventQuery{})
+			var got []string
+			for _, e := range report.Events {
+				got = append(got, e.ID)
+			}
+			if recent := b.events.Recent(telemetry.MaxEvents); !slices.Equal(got, want) || len(recent) != len(want) && len(st.events) == 0 {
+				t.Errorf("%s: got %q, and %d in snapshots; want %q", when, got, len(recent), want)
+			}
+		}
+		pending := func(source string, ids ...string) {
+			p := telemetry.PendingEvents{Source: source}
+			for _, id := range ids {
+				p.Events = append(p.Events, telemetry.Event{ID: id, At: time.Now(), Kind: telemetry.EventDeath})
+			}
+			b.events.ReceivePending(p)
+		}
+		expect("at first")
+		pending("lb-eu-0", "e0")
+		pending("lb-asia-0", "a0")
+		expect("two controllers", "a0", "e0")
+		time.Sleep(telemetry.PendingTTL - time.Second)
+		pending("lb-eu-0", "e1")
+		expect("a later report replaces the earlier one", "a0", "e1")
+		time.Sleep(time.Second)
+		expect("a controller no longer reports", "e1")
+		st.events = []telemetry.Event{{ID: "e1", At: time.Now()}}
+		expect("stored", "e1")
+		st.away = true
+		expect("the store cannot be read", "e1")
+		time.Sleep(telemetry.PendingTTL)
+		st.away, st.events = false, nil
+		expect("all reports are old")
+	})
 }
 
 // storingEvents is a store that stores the queued events while it is read.

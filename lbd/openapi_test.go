@@ -238,6 +238,7 @@ func TestAdminAPIFollowsOpenAPI(t *testing.T) {
 		{route: "GET /v1/requests", path: "/v1/requests?limit=0", status: 400},
 		{route: "GET /v1/service/events", status: 404},
 		{route: "POST /v1/service/events", body: `{"events":[]}`, status: 404},
+		{route: "PUT /v1/service/events/pending", body: `{"source":"c","events":[]}`, status: 404},
 		{route: "POST /v1/service/removals", body: `{"machines":["i-1"]}`, status: 404},
 		{route: "GET /metrics", status: 200},
 		{route: "POST /reload", status: 200},

@@ -1,14 +1,17 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"skyserve/internal/printable"
+	"skyserve/internal/store"
 	"skyserve/internal/telemetry"
 	"skyserve/plan"
 )
@@ -30,6 +33,35 @@ func (c *Controller) recordEvent(e telemetry.Event) {
 	if c.events != nil {
 		c.events.Record(e)
 	}
+}
+
+// reportPending calls send each telemetry.PendingInterval with the newest events that wait for the store, if any do, until
+// ctx ends: balancers read the store, which may accept reads before it accepts writes.
+func reportPending(ctx context.Context, q *store.EventQueue, send func(context.Context, []telemetry.Event)) {
+	tick := time.NewTicker(telemetry.PendingInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if events := q.Pending(); len(events) > 0 {
+			send(ctx, events[max(0, len(events)-telemetry.MaxPendingEvents):])
+		}
+	}
+}
+
+// sendPending sends the events that wait for the store to all balancers, and returns when all have responded, at most
+// telemetry.PendingInterval later. The next report replaces one that is lost, so errors are ignored.
+func (c *Controller) sendPending(ctx context.Context, events []telemetry.Event) {
+	ctx, cancel := context.WithTimeout(ctx, telemetry.PendingInterval)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, b := range *c.loop.balancers.Load() {
+		wg.Go(func() { _ = b.ReportPendingEvents(ctx, telemetry.PendingEvents{Source: c.name(), Events: events}) })
+	}
+	wg.Wait()
 }
 
 // recordLeader records that this controller is the leader.

@@ -2,13 +2,16 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,6 +154,98 @@ func TestAdoptionByLateWriteIsRecorded(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// refusingEvents is a list of events that can be read but not written while it refuses them.
+type refusingEvents struct {
+	eventList
+	refuses atomic.Bool
+}
+
+func (r *refusingEvents) AppendEvent(ctx context.Context, e telemetry.Event) error {
+	if r.refuses.Load() {
+		return store.ErrUnavailable
+	}
+	return r.eventList.AppendEvent(ctx, e)
+}
+
+// Events that wait for the store are reported to balancers each second until they are stored, the newest up to the limit.
+func TestPendingEventsAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &refusingEvents{}
+		st.refuses.Store(true)
+		q := store.NewEventQueue(st, "c", telemetry.Event{Actor: telemetry.ActorController}, slog.New(slog.DiscardHandler))
+		var got []string
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { q.Run(ctx) })
+		running.Go(func() {
+			reportPending(ctx, q, func(_ context.Context, events []telemetry.Event) {
+				got = append(got, fmt.Sprintf("%d to %s", len(events), events[len(events)-1].Object))
+			})
+		})
+		wait := func(seconds int) (reports []string) {
+			time.Sleep(time.Duration(seconds)*time.Second + time.Millisecond)
+			synctest.Wait()
+			reports, got = got, nil
+			return reports
+		}
+		if reports := wait(2); len(reports) != 0 {
+			t.Errorf("without events: %q", reports)
+		}
+		q.RecordState(telemetry.Event{Kind: telemetry.EventDeath, Object: "lb-us-0"})
+		if reports := wait(2); !slices.Equal(reports, []string{"1 to lb-us-0", "1 to lb-us-0"}) {
+			t.Errorf("an event waits: %q", reports)
+		}
+		for i := range telemetry.MaxPendingEvents {
+			q.Record(telemetry.Event{Kind: telemetry.EventAdoption, Object: fmt.Sprint(i)})
+		}
+		if reports := wait(1); !slices.Equal(reports, []string{"200 to 199"}) {
+			t.Errorf("more events than the limit: %q", reports)
+		}
+		st.refuses.Store(false)
+		wait(10)
+		if reports := wait(5); len(reports) != 0 || len(st.lines()) != 1+telemetry.MaxPendingEvents {
+			t.Errorf("after all events are stored: %q", reports)
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
+// Complaint: 'skyserve events' printed "no events" while the events of the controller waited for the store. Every balancer
+// receives them, also while another one does not respond.
+func TestEveryBalancerReceivesPendingEvents(t *testing.T) {
+	received := make(chan string, 10)
+	var balancers []service.ControlledBalancer
+	hang := make(chan struct{})
+	for _, id := range []string{"lb-us-0", "lb-eu-0", "lb-asia-0"} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if id == "lb-us-0" {
+				<-hang
+				return
+			}
+			var p telemetry.PendingEvents
+			if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+				t.Error(err)
+			}
+			received <- fmt.Sprintf("%s: %s %s from %s: %s", id, r.Method, r.URL.Path, p.Source, p.Events[0].Message)
+		}))
+		defer srv.Close()
+		balancers = append(balancers, service.ControlledBalancer{ID: id, Admin: srv.URL})
+	}
+	defer close(hang) // before the servers close
+	w := newWorld()
+	w.immutable.ID = "lb-us-0"
+	w.loop = newControlLoop(slog.New(slog.DiscardHandler))
+	w.loop.setBalancers(balancers, http.DefaultClient)
+	go w.sendPending(t.Context(), []telemetry.Event{{ID: "1", Kind: telemetry.EventDeath, Message: "balancer lb-us-0 does not respond"}})
+	got := []string{<-received, <-received}
+	slices.Sort(got)
+	const what = ": PUT /v1/service/events/pending from lb-us-0: balancer lb-us-0 does not respond"
+	if want := []string{"lb-asia-0" + what, "lb-eu-0" + what}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -179,6 +179,7 @@ func (c *Controller) runProcess(ctx context.Context, ln net.Listener) error {
 	wg.Go(func() { c.runController(ctx) })
 	if c.events != nil {
 		wg.Go(func() { c.events.Run(ctx) })
+		wg.Go(func() { reportPending(ctx, c.events, c.sendPending) })
 	}
 	if c.announcements != nil {
 		prefix := standbyPrefix(c.immutable.Service)

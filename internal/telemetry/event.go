@@ -23,6 +23,13 @@ const (
 	// SnapshotEvents is the number of events in a snapshot: more than a busy service has in an hour,
 	// and few enough for every snapshot.
 	SnapshotEvents = 50
+	// MaxPendingEvents is the number of events in one report of a controller: the newest of a long outage of the store, in
+	// which a controller changes little.
+	MaxPendingEvents = 200
+	// PendingInterval is the interval of these reports.
+	PendingInterval = time.Second
+	// PendingTTL is how long a balancer keeps a report: some may be lost.
+	PendingTTL = 5 * time.Second
 	// RecentFailure is the time for which status shows a failure as recent.
 	RecentFailure = time.Hour
 )
@@ -267,6 +274,14 @@ type EventReport struct {
 	Complete bool    `json:"complete"`
 	Problem  string  `json:"problem"`
 	Events   []Event `json:"events"`
+}
+
+// PendingEvents are the newest events of a process that wait for the store, at most MaxPendingEvents. A controller reports
+// them to balancers, which show them until it has stored them.
+type PendingEvents struct {
+	// Source is the name of the controller. A report replaces the one before of the same source.
+	Source string  `json:"source"`
+	Events []Event `json:"events"`
 }
 
 // Validate returns an error for an event that an operator cannot record.

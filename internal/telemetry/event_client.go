@@ -43,3 +43,13 @@ func (c *Client) RecordEvents(ctx context.Context, events []Event) error {
 	_, _, err = c.do(ctx, http.MethodPost, "/v1/service/events", body)
 	return err
 }
+
+// ReportPendingEvents reports events that wait for the store in this process. The balancer shows them for PendingTTL.
+func (c *Client) ReportPendingEvents(ctx context.Context, p PendingEvents) error {
+	body, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encoding pending events: %w", err)
+	}
+	_, _, err = c.do(ctx, http.MethodPut, "/v1/service/events/pending", body)
+	return err
+}

@@ -225,6 +225,7 @@ func (a *API) routes() []route {
 		{"GET /v1/events", a.serveEvents},
 		{"GET /v1/service/events", a.serveServiceEvents},
 		{"POST /v1/service/events", a.recordEvents},
+		{"PUT /v1/service/events/pending", a.receivePending},
 		{"POST /v1/service/removals", a.announceRemovals},
 		{"GET /metrics", promhttp.HandlerFor(a.opts.Registry, promhttp.HandlerOpts{}).ServeHTTP},
 		{"GET /v1/store/backup", a.serveBackup},

@@ -15,6 +15,7 @@ import (
 // Bounds of requests about events, with reasons.
 const (
 	maxEventsBody  = 256 << 10       // a change of hundreds of machines
+	maxPendingBody = 1 << 20         // telemetry.MaxPendingEvents of the maximum length
 	eventsTimeout  = 8 * time.Second // of the query of the store
 	storedTimeout  = 2 * time.Second // for storing a client's events: an election of the store, and less than clients wait
 	unknownPerson  = "unknown"       // an operator without a certificate who states no name
@@ -27,6 +28,9 @@ type EventLog interface {
 	Record(e telemetry.Event)
 	// WaitStored waits until the events that were recorded before are stored, or ctx ends.
 	WaitStored(ctx context.Context)
+	// ReceivePending replaces the events that wait for the store in another process. They are reported, and not stored: that
+	// process stores them.
+	ReceivePending(p telemetry.PendingEvents)
 	// Report returns the selected events; those in memory if the store does not respond.
 	Report(ctx context.Context, q telemetry.EventQuery) telemetry.EventReport
 	// Recent returns the last n events in memory, oldest first.
@@ -153,4 +157,31 @@ func (a *API) recordEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	a.waitStored(r)
 	writeJSON(w, http.StatusAccepted, map[string]any{"recorded": len(body.Events)})
+}
+
+// receivePending receives the events that wait for the store in a controller.
+func (a *API) receivePending(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetReadDeadline(deadlineAfter(bodyTimeout)) // as in ServeHTTP
+	if actor, known := r.Context().Value(actorKey{}).(string); known && actor != telemetry.ActorController {
+		writeError(w, http.StatusForbidden, "only controllers report pending events; record an event with POST /v1/service/events")
+		return
+	}
+	var p telemetry.PendingEvents
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPendingBody)).Decode(&p); err != nil {
+		writeError(w, http.StatusBadRequest, "reading the pending events: "+err.Error())
+		return
+	}
+	if p.Source == "" || len(p.Events) > telemetry.MaxPendingEvents {
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("reading the pending events: source is required, with at most %d events, got source %s with %d", telemetry.MaxPendingEvents, quoteClipped(p.Source), len(p.Events)))
+		return
+	}
+	if a.opts.Events == nil {
+		writeError(w, http.StatusNotFound, "this balancer has no store, so it reports no events")
+		return
+	}
+	for i, e := range p.Events {
+		p.Events[i] = e.Clean()
+	}
+	a.opts.Events.ReceivePending(p)
+	writeJSON(w, http.StatusOK, map[string]any{"received": len(p.Events)})
 }

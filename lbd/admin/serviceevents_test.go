@@ -16,6 +16,7 @@ import (
 // fakeEvents records events in memory.
 type fakeEvents struct {
 	recorded []telemetry.Event
+	pending  []telemetry.PendingEvents
 	asked    telemetry.EventQuery
 	report   telemetry.EventReport
 	stored   chan struct{} // closed when the events are stored; nil = they are
@@ -29,6 +30,8 @@ func (f *fakeEvents) WaitStored(ctx context.Context) {
 		}
 	}
 }
+
+func (f *fakeEvents) ReceivePending(p telemetry.PendingEvents) { f.pending = append(f.pending, p) }
 
 func (f *fakeEvents) Record(e telemetry.Event) { f.recorded = append(f.recorded, e) }
 
@@ -153,6 +156,10 @@ func TestQueryOfEvents(t *testing.T) {
 		{a, "POST", "/v1/service/events", `{"events":[{"message":"x"}]}`, 400, "events[0]: kind: missing"},
 		{none, "GET", "/v1/service/events", "", 404, "set store_url"},
 		{none, "POST", "/v1/service/events", `{"events":[]}`, 404, "set store_url"},
+		{a, "PUT", "/v1/service/events/pending", "{", 400, "reading the pending events: unexpected EOF"},
+		{a, "PUT", "/v1/service/events/pending", `{"events":[]}`, 400, "source is required"},
+		{a, "PUT", "/v1/service/events/pending", `{"source":"c","events":[` + strings.Repeat(`{},`, telemetry.MaxPendingEvents) + `{}]}`, 400, `at most 200 events, got source \"c\" with 201`},
+		{none, "PUT", "/v1/service/events/pending", `{"source":"c"}`, 404, "has no store"},
 	} {
 		if status, body := call(c.api, c.method, c.target, c.body); status != c.status || !strings.Contains(body, c.want) {
 			t.Errorf("%s %s: got %d %s", c.method, c.target, status, body)
@@ -160,5 +167,30 @@ func TestQueryOfEvents(t *testing.T) {
 	}
 	if len(log.recorded) != 0 {
 		t.Errorf("recorded %+v", log.recorded)
+	}
+}
+
+// A balancer keeps the pending events of controllers, with their actors, and not those of an operator.
+func TestOnlyControllersReportPendingEvents(t *testing.T) {
+	for certified, accepted := range map[string]bool{"": true, "controller": true, "operator:ann": false, "balancer": false} {
+		log := &fakeEvents{}
+		a := api(&balancer{}, func(o *Options) { o.Events = log })
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if certified != "" {
+				r = WithActor(r, certified)
+			}
+			a.ServeCertified(w, r)
+		}))
+		err := telemetry.NewClient(srv.URL, srv.Client()).ReportPendingEvents(t.Context(), telemetry.PendingEvents{Source: "lb-eu-0", Events: []telemetry.Event{{ID: "1", Actor: telemetry.ActorAutoscaler, Kind: telemetry.EventLaunch, Message: "launched\nus-3"}}})
+		srv.Close()
+		if !accepted {
+			if err == nil || len(log.pending) != 0 {
+				t.Errorf("%s: got %v, %+v", certified, err, log.pending)
+			}
+			continue
+		}
+		if err != nil || len(log.recorded) != 0 || len(log.pending) != 1 || log.pending[0].Source != "lb-eu-0" || log.pending[0].Events[0].Actor != telemetry.ActorAutoscaler || log.pending[0].Events[0].Message != "launched us-3" {
+			t.Errorf("%s: got %v, %+v", certified, err, log)
+		}
 	}
 }
