@@ -198,8 +198,8 @@ func TestBatchWaitsForQuota(t *testing.T) {
 	testkit.Eventually(t, "it runs", func() bool { return wait() == "" })
 }
 
-// A batch whose input is lost ends at its deadline with the results that it has.
-func TestBatchWithLostInputEnds(t *testing.T) {
+// A batch that runs has read its input: one whose input is lost then ends at its deadline with the results that it has.
+func TestBatchThatReadLostInputExpires(t *testing.T) {
 	e := newEngine(func(ctx context.Context, prompt string, _ int) Response {
 		if prompt == "p1" {
 			return echo(prompt)
@@ -207,7 +207,7 @@ func TestBatchWithLostInputEnds(t *testing.T) {
 		<-ctx.Done()
 		return Response{Status: 499}
 	})
-	n := startNode(t, serveStore(t), e, Options{})
+	n := startNode(t, serveStore(t), e, Options{lostAfter: time.Millisecond})
 	b := n.submit(Caller{}, "1m", lines(3)...)
 	testkit.Eventually(t, "one is recorded", func() bool {
 		left, err := n.results.Keys(t.Context(), b.ID+".")
@@ -224,6 +224,83 @@ func TestBatchWithLostInputEnds(t *testing.T) {
 	if len(output) != 1 || output[0].CustomID != "id-1" || len(failures) != 2 || failures[0].CustomID != "" || failures[1].Error.Code != "batch_expired" {
 		t.Errorf("%+v %+v %+v", b, output, failures)
 	}
+}
+
+// Complaint: a batch whose input file was lost was read again until its deadline. It fails, with an error that names the
+// file, and keeps the results that it has.
+func TestBatchWithLostInputFails(t *testing.T) {
+	for name, damaged := range map[string]bool{"missing": false, "damaged": true} {
+		t.Run(name+" before the validation", func(t *testing.T) {
+			srv := serveStore(t)
+			n := startNode(t, srv, nil, Options{})
+			b := n.submit(Caller{}, "24h", lines(3)...)
+			n.loseObject(b.InputFileID, damaged)
+			b = startNode(t, srv, newEngine(nil), Options{lostAfter: time.Millisecond}).await(Caller{}, b.ID, job.Failed)
+			expectLostInput(t, b)
+		})
+		t.Run(name+" before another worker continues", func(t *testing.T) {
+			srv := serveStore(t)
+			first := startNode(t, srv, newEngine(func(ctx context.Context, prompt string, _ int) Response {
+				if prompt == "p1" {
+					return echo(prompt)
+				}
+				<-ctx.Done()
+				return Response{Status: 499}
+			}), Options{})
+			b := first.submit(Caller{}, "24h", lines(3)...)
+			testkit.Eventually(t, "one is recorded", func() bool {
+				left, err := first.results.Keys(t.Context(), b.ID+".")
+				return err == nil && len(left) == 1
+			})
+			first.loseObject(b.InputFileID, damaged)
+			first.end()
+			n := startNode(t, srv, newEngine(nil), Options{lostAfter: time.Millisecond})
+			b = n.await(Caller{}, b.ID, job.Failed)
+			expectLostInput(t, b)
+			output, failures := n.outputs(Caller{}, b.OutputFileID), n.outputs(Caller{}, b.ErrorFileID)
+			if len(output) != 1 || output[0].CustomID != "id-1" || len(failures) != 2 || failures[0].CustomID != "" || failures[1].Error.Code != "input_lost" || b.RequestCounts != (job.Counts{Total: 3, Completed: 1, Failed: 2}) {
+				t.Errorf("%+v %+v %+v", b, output, failures)
+			}
+		})
+	}
+}
+
+// expectLostInput checks the error of a batch whose input is lost.
+func expectLostInput(t *testing.T, b job.Batch) {
+	t.Helper()
+	if b.FailedAt == nil || b.Errors == nil || len(b.Errors.Data) != 1 {
+		t.Fatalf("%+v", b)
+	}
+	if p := b.Errors.Data[0]; p.Code != "input_lost" || p.Param == nil || *p.Param != "input_file_id" || !strings.Contains(p.Message, b.InputFileID) || !strings.Contains(p.Message, "upload it again") {
+		t.Errorf("%+v", p)
+	}
+}
+
+// A member of the store may have a file later than another one: the input is not lost before lostAfter.
+func TestLateInputIsNotLost(t *testing.T) {
+	srv := serveStore(t)
+	n := startNode(t, srv, nil, Options{})
+	b := n.submit(Caller{}, "24h", lines(3)...)
+	content := strings.Join(lines(3), "\n")
+	n.loseObject(b.InputFileID, false)
+	other := startNode(t, srv, newEngine(nil), Options{lostAfter: time.Hour})
+	testkit.Eventually(t, "the validation begins", func() bool {
+		r, err := n.stored(b.ID)
+		return err == nil && r.Worker != ""
+	})
+	if _, err := n.store.WriteObject(t.Context(), b.InputFileID, strings.NewReader(content)); err != nil {
+		t.Fatal(err)
+	}
+	other.await(Caller{}, b.ID, job.Completed)
+}
+
+// stored returns the record of a batch.
+func (n *node) stored(id string) (r job.Record, err error) {
+	value, _, err := n.records.Get(n.t.Context(), batchKey("", id))
+	if err == nil {
+		err = json.Unmarshal(value, &r)
+	}
+	return r, err
 }
 
 // loseObject deletes an object, or all but one byte of it.

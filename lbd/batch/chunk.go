@@ -58,10 +58,16 @@ type execution struct {
 
 func chunkPrefix(batch string, chunk int) string { return batch + "." + strconv.Itoa(chunk) + "." }
 
+// errInputLost means that the input file is missing or damaged.
+var errInputLost = errors.New("input lost")
+
 // runChunk executes every request without a result. claimedBefore: a worker has claimed
 // the chunk before, and may have stored results.
 func (x *execution) runChunk(ctx context.Context, claimedBefore bool) error {
-	lines, err := x.readLines(ctx)
+	lines, err := x.readLines(ctx, x.w.s.lostAt())
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w: %w", errInputLost, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -132,8 +138,17 @@ func (x *execution) reportCounts(ctx context.Context) error {
 	return nil
 }
 
-// readLines reads the requests of the chunk.
-func (x *execution) readLines(ctx context.Context) ([]job.Line, error) {
+// readLines reads the requests of the chunk; store.ErrNotFound if they are missing or damaged at lostAt.
+func (x *execution) readLines(ctx context.Context, lostAt time.Time) (lines []job.Line, err error) {
+	err = x.w.s.untilLost(ctx, lostAt, func() (err error) {
+		lines, err = x.readLinesOnce(ctx)
+		return err
+	})
+	return lines, err
+}
+
+// readLinesOnce is readLines without waiting.
+func (x *execution) readLinesOnce(ctx context.Context) ([]job.Line, error) {
 	offset, _ := x.batch.Position(x.chunk)
 	c := x.batch.Chunks[x.chunk]
 	in := job.NewReader(x.w.s.store.ReadObject(ctx, x.batch.Batch.InputFileID, offset, c.Bytes), x.batch.Batch.Endpoint, x.w.s.limits, nil)
@@ -144,6 +159,9 @@ func (x *execution) readLines(ctx context.Context) ([]job.Line, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
+		if invalid := new(job.LineError); errors.As(err, &invalid) { // it was valid
+			err = fmt.Errorf("%w: the input file is damaged: %w", store.ErrNotFound, err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("reading requests of %s: %w", x.batch.Batch.ID, err)
 		}
@@ -151,7 +169,7 @@ func (x *execution) readLines(ctx context.Context) ([]job.Line, error) {
 		lines = append(lines, line)
 	}
 	if len(lines) != c.Lines {
-		return nil, fmt.Errorf("reading requests of %s: %d requests, want %d", x.batch.Batch.ID, len(lines), c.Lines)
+		return nil, fmt.Errorf("reading requests of %s: %w: the input file is damaged: %d requests, want %d", x.batch.Batch.ID, store.ErrNotFound, len(lines), c.Lines)
 	}
 	return lines, nil
 }

@@ -95,7 +95,7 @@ func (w *worker) validateInput(ctx context.Context, key string, r *job.Record, e
 	s := w.s
 	input, err := s.getFile(ctx, r.Tenant, r.Batch.InputFileID)
 	if errors.Is(err, store.ErrNotFound) {
-		problem := job.LineError{Code: "file_not_found", Param: "input_file_id", Message: "the input file was deleted"}
+		problem := job.LineError{Code: "file_not_found", Param: "input_file_id", Message: "the input file " + r.Batch.InputFileID + " was deleted"}
 		return w.changeBatch(ctx, key, func(r *job.Record) error {
 			return r.Fail(w.id, []job.Problem{problem.Problem()}, "", s.now())
 		})
@@ -103,14 +103,20 @@ func (w *worker) validateInput(ctx context.Context, key string, r *job.Record, e
 	if err != nil {
 		return err
 	}
-	errorFile := s.newOutputFile(ctx, r, errorID, "_error.jsonl")
-	in := job.NewReader(s.store.ReadObject(ctx, input.File.ID, 0, input.File.Bytes), r.Batch.Endpoint, s.limits, s.opts.Sender.Accepts)
-	valid, problems, err := job.Validate(in, func(e *job.LineError) error {
-		o := job.InvalidOutput(fmt.Sprintf("batch_req_%s-line-%d", r.Batch.ID, e.Line), e)
-		return errorFile.writeFrom(bytes.NewReader(o.Encode()))
+	var valid job.Input
+	var problems []job.Problem
+	var id string
+	err = s.untilLost(ctx, s.lostAt(), func() (err error) {
+		valid, problems, id, err = w.validateLines(ctx, r, &input, errorID)
+		return err
 	})
-	id, closeErr := errorFile.close(err)
-	if err = errors.Join(err, closeErr); err != nil {
+	if errors.Is(err, store.ErrNotFound) {
+		s.log.Warn("the input file is lost: the batch fails", "batch", r.Batch.ID, "err", err)
+		return w.changeBatch(ctx, key, func(r *job.Record) error {
+			return r.Fail(w.id, []job.Problem{job.InputLost(r.Batch.InputFileID)}, "", s.now())
+		})
+	}
+	if err != nil {
 		return err
 	}
 	return w.changeBatch(ctx, key, func(r *job.Record) error {
@@ -119,6 +125,34 @@ func (w *worker) validateInput(ctx context.Context, key string, r *job.Record, e
 		}
 		return r.Start(w.id, valid, s.now())
 	})
+}
+
+// validateLines validates the lines of the input, and lists invalid ones in the error file, whose id it returns; empty =
+// none.
+func (w *worker) validateLines(ctx context.Context, r *job.Record, input *fileRecord, errorID string) (valid job.Input, problems []job.Problem, id string, err error) {
+	s := w.s
+	errorFile := s.newOutputFile(ctx, r, errorID, "_error.jsonl")
+	in := job.NewReader(s.store.ReadObject(ctx, input.File.ID, 0, input.File.Bytes), r.Batch.Endpoint, s.limits, s.opts.Sender.Accepts)
+	valid, problems, err = job.Validate(in, func(e *job.LineError) error {
+		o := job.InvalidOutput(fmt.Sprintf("batch_req_%s-line-%d", r.Batch.ID, e.Line), e)
+		return errorFile.writeFrom(bytes.NewReader(o.Encode()))
+	})
+	id, closeErr := errorFile.close(err)
+	return valid, problems, id, errors.Join(err, closeErr)
+}
+
+// lostAt returns when an object that is missing or damaged now is lost.
+func (s *Service) lostAt() time.Time { return s.now().Add(s.opts.lostAfter) }
+
+// untilLost calls read again while an object is missing or damaged, until lostAt. Then it returns store.ErrNotFound.
+func (s *Service) untilLost(ctx context.Context, lostAt time.Time, read func() error) error {
+	for {
+		err := read()
+		if !errors.Is(err, store.ErrNotFound) || !s.now().Before(lostAt) {
+			return err
+		}
+		sleep(ctx, retryMin/4)
+	}
 }
 
 // changeBatch is tryChangeBatch with an error: that of f, or store.ErrUnavailable.
@@ -137,7 +171,7 @@ func (w *worker) changeBatch(ctx context.Context, key string, f func(*job.Record
 func (w *worker) writeOutputs(ctx context.Context, key string, r *job.Record, outputID, errorID string) error {
 	s := w.s
 	output, failures := s.newOutputFile(ctx, r, outputID, "_output.jsonl"), s.newOutputFile(ctx, r, errorID, "_error.jsonl")
-	sum := totals{lostAt: s.now().Add(s.opts.lostAfter)}
+	sum := totals{lostAt: s.lostAt()}
 	var err error
 	for chunk := 0; chunk < len(r.Chunks) && err == nil; chunk++ {
 		err = w.finishChunk(ctx, r, chunk, output, failures, &sum)
@@ -181,7 +215,7 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 	}
 	var lines []job.Line
 	if len(results) < r.Chunks[chunk].Lines {
-		if lines, err = w.inputLines(ctx, r, chunk); err != nil {
+		if lines, err = w.inputLines(ctx, r, chunk, sum.lostAt); err != nil {
 			return err
 		}
 	}
@@ -204,7 +238,7 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 			s.log.Warn("a result is lost: its request is written as failed", "batch", r.Batch.ID, "err", err)
 			err = nil
 			if lines == nil {
-				lines, err = w.inputLines(ctx, r, chunk)
+				lines, err = w.inputLines(ctx, r, chunk, sum.lostAt)
 			}
 			if err == nil {
 				o := job.LostOutput(id, lines[i].CustomID)
@@ -233,9 +267,9 @@ func (w *worker) finishChunk(ctx context.Context, r *job.Record, chunk int, outp
 }
 
 // inputLines reads the requests of a chunk. If the input file is lost, they are without their custom_id.
-func (w *worker) inputLines(ctx context.Context, r *job.Record, chunk int) ([]job.Line, error) {
+func (w *worker) inputLines(ctx context.Context, r *job.Record, chunk int, lostAt time.Time) ([]job.Line, error) {
 	x := &execution{w: w, key: "", batch: r, chunk: chunk}
-	lines, err := x.readLines(ctx)
+	lines, err := x.readLines(ctx, lostAt)
 	if errors.Is(err, store.ErrNotFound) { // it will not come back, and the results must not wait for it
 		w.s.log.Warn("the input file is lost: requests without a result are written without their custom_id", "batch", r.Batch.ID, "err", err)
 		return make([]job.Line, r.Chunks[chunk].Lines), nil
@@ -245,12 +279,10 @@ func (w *worker) inputLines(ctx context.Context, r *job.Record, chunk int) ([]jo
 
 // readLargeResult reads the line of a large result. Until lostAt it waits for a missing one, then it returns
 // store.ErrNotFound.
-func (s *Service) readLargeResult(ctx context.Context, r result, lostAt time.Time) ([]byte, error) {
-	for {
-		text, err := io.ReadAll(s.store.ReadObject(ctx, r.Object, 0, r.Size))
-		if !errors.Is(err, store.ErrNotFound) || !s.now().Before(lostAt) {
-			return text, err
-		}
-		sleep(ctx, retryMin/4)
-	}
+func (s *Service) readLargeResult(ctx context.Context, r result, lostAt time.Time) (text []byte, err error) {
+	err = s.untilLost(ctx, lostAt, func() (err error) {
+		text, err = io.ReadAll(s.store.ReadObject(ctx, r.Object, 0, r.Size))
+		return err
+	})
+	return text, err
 }

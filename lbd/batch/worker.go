@@ -62,8 +62,8 @@ const (
 	maxInFlight        = 4096 // 4096 requests of 8 KB are 32 MB
 	// sweepInterval is the interval of removing expired files and what crashes left behind.
 	sweepInterval = time.Hour
-	// lostAfter is the time, from the start of writing the output files, after which a large result that the store does
-	// not have is lost. A member of the store that lags may not have it before.
+	// lostAfter is the time after which an input file or a large result that a worker needs, and that the store does not
+	// have, is lost. A member of the store that lags may not have it before.
 	lostAfter = 10 * time.Second
 )
 
@@ -518,7 +518,13 @@ func (w *worker) claimChunk(ctx context.Context, key string, chunk int) bool {
 		x := &execution{w: w, key: key, batch: &r, chunk: chunk, remaining: r.Chunks[chunk].Lines}
 		err := x.runChunk(cctx, claimedBefore)
 		if err != nil {
-			if cctx.Err() == nil && !errors.Is(err, job.ErrLostClaim) {
+			switch {
+			case errors.Is(err, errInputLost):
+				w.s.log.Warn("the input file is lost: the batch fails", "batch", r.Batch.ID, "err", err)
+				w.tryChangeBatch(ctx, key, func(r *job.Record) error { // a failure is harmless: the next claimant finds it lost, too
+					return r.LoseInput(job.InputLost(r.Batch.InputFileID), w.s.now())
+				})
+			case cctx.Err() == nil && !errors.Is(err, job.ErrLostClaim):
 				w.s.log.Warn("executing a chunk failed; retrying", "batch", r.Batch.ID, "err", err)
 				sleep(cctx, time.Second)
 			}

@@ -147,6 +147,22 @@ func (r *Record) Fail(worker string, problems []Problem, errorFile string, now t
 	return nil
 }
 
+// LoseInput ends a batch that runs and whose input is lost: the results so far are written to its files, and then it fails
+// with the problem.
+func (r *Record) LoseInput(problem Problem, now time.Time) error {
+	if r.Batch.Status != InProgress {
+		return ErrLostClaim
+	}
+	r.FinalStatus, r.Batch.Errors = Failed, &Problems{Object: "list", Data: []Problem{problem}}
+	r.finalize(now)
+	return nil
+}
+
+// finalize begins the writing of the output files.
+func (r *Record) finalize(now time.Time) {
+	r.Batch.Status, r.Batch.FinalizingAt, r.Worker = Finalizing, seconds(now), ""
+}
+
 // Claimable returns the first chunk that no live worker claims; -1 if there is none.
 func (r *Record) Claimable(live aliveFunc) int {
 	if r.Batch.Status != InProgress {
@@ -256,7 +272,7 @@ func (r *Record) Advance(now time.Time) bool {
 	default:
 		return false
 	}
-	r.Batch.Status, r.Batch.FinalizingAt, r.Worker = Finalizing, seconds(now), ""
+	r.finalize(now)
 	return true
 }
 
@@ -294,6 +310,8 @@ func (r *Record) Finish(worker, outputFile, errorFile string, counts Counts, usa
 		r.Batch.ExpiredAt = seconds(now)
 	case Cancelled:
 		r.Batch.CancelledAt = seconds(now)
+	case Failed:
+		r.Batch.FailedAt = seconds(now)
 	default:
 		r.Batch.CompletedAt = seconds(now)
 	}

@@ -34,6 +34,7 @@ func TestStates(t *testing.T) {
 		"start":  func(r *Record) error { return r.Start("w", Input{Chunks: append([]Chunk(nil), chunks...)}, start) },
 		"fail":   func(r *Record) error { return r.Fail("w", []Problem{{Code: "x"}}, "file-e", start) },
 		"cancel": func(r *Record) error { return r.Cancel(start) },
+		"lose":   func(r *Record) error { return r.LoseInput(InputLost("file-1"), start) },
 		"expire": func(r *Record) error { r.Advance(start.Add(time.Hour)); return nil },
 		"run": func(r *Record) error {
 			for i := range r.Chunks {
@@ -64,6 +65,10 @@ func TestStates(t *testing.T) {
 		"validate start expire":              "finalizing",
 		"validate start expire finish":       "expired",
 		"expire finish":                      "expired",
+		"validate start lose":                "finalizing",
+		"validate start lose cancel finish":  "failed",
+		"validate lose":                      "validating: " + ErrLostClaim.Error(),
+		"validate start cancel lose":         "cancelling: " + ErrLostClaim.Error(),
 		"cancel":                             "cancelling",
 		"validate cancel start":              "cancelling: " + ErrLostClaim.Error(),
 		"cancel cancel finish":               "cancelled",

@@ -3,6 +3,7 @@ package job
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 )
 
 // Response is the response to a request of a batch.
@@ -47,10 +48,22 @@ func (o *Output) Encode() []byte {
 // UnfinishedOutput returns the line of a request without a result, of a batch that ends in a state.
 func UnfinishedOutput(id, customID string, ending Status) Output {
 	e := &OutputError{Code: "batch_expired", Message: "This request could not be executed before the completion window expired."}
-	if ending == Cancelled {
+	switch ending {
+	case Cancelled:
 		e = &OutputError{Code: "batch_cancelled", Message: "This request was not executed because the batch was cancelled."}
+	case Failed:
+		e = &OutputError{Code: codeInputLost, Message: "This request was not executed because the input file of the batch was lost."}
 	}
 	return Output{ID: id, CustomID: customID, Error: e}
+}
+
+// codeInputLost is the code of the errors of a batch whose input file is missing or damaged in the store.
+const codeInputLost = "input_lost"
+
+// InputLost returns the error of a batch whose input file is missing or damaged in the store.
+func InputLost(file string) Problem {
+	e := LineError{Code: codeInputLost, Param: "input_file_id", Message: fmt.Sprintf("the content of the input file %s is missing or damaged in the store: upload it again, and create a new batch for the requests without a result", file)}
+	return e.Problem()
 }
 
 // LostOutput returns the line of a request whose response was stored and is lost.
