@@ -87,7 +87,7 @@ func (b *balancer) observeHealth() {
 	snapshot := b.api.Snapshot()
 	o := health.Observation{
 		At: time.Now(), Service: b.cfg.Service, Balancer: b.cfg.ID, Version: b.opts.Version, Standalone: b.cfg.Identity == nil,
-		Own: b.api.Region(), Review: b.review.newest(), Unmet: snapshot.Unmet(),
+		Own: b.api.Region(), Misconfigured: b.fleet.misconfigured(), Review: b.review.newest(), Unmet: snapshot.Unmet(),
 	}
 	peers := b.peers.Status()
 	for _, p := range peers {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"skyserve/internal/service"
+	"skyserve/internal/telemetry"
 	"skyserve/internal/testkit"
 )
 
@@ -166,6 +167,11 @@ func TestReloadReplacesEngineKey(t *testing.T) {
 		}
 		w := f.worker(t, "us-0")
 		return w.State == service.StateNotReady && strings.Contains(w.Reason, "rejects the key from file:"+file)
+	})
+	testkit.Eventually(t, "an alert says to set the key", func() bool {
+		return slices.ContainsFunc(f.snapshot(t).Alerts, func(a telemetry.Alert) bool {
+			return a.Object == "us-0" && strings.HasPrefix(a.NextStep, "set the key of the engine with --replica-key")
+		})
 	})
 	write(t, file, "sk-two\n")
 	if done := f.reload(); !slices.Contains(done.Changed, "replicas: us-0: the API key") || strings.Contains(fmt.Sprint(done), "sk-") {

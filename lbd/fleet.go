@@ -356,6 +356,17 @@ func (f *fleet) List() []admin.Replica {
 	return list
 }
 
+// misconfigured returns the replicas that fail their checks because of their configuration, by id.
+func (f *fleet) misconfigured() map[string]service.Misconfiguration {
+	found := map[string]service.Misconfiguration{}
+	for _, s := range f.prober.Status() {
+		if s.Misconfigured != "" {
+			found[s.Replica.ID] = s.Misconfigured
+		}
+	}
+	return found
+}
+
 // stateOf returns the state of a replica, and the reason if it is not ready. drained: it is drained, perhaps
 // before its model is known.
 func stateOf(v *core.ReplicaView, p probe.ReplicaStatus, drained bool) (state service.ReplicaState, reason string) {

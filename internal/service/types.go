@@ -95,6 +95,16 @@ const (
 	StateFailed       ReplicaState = "FAILED"        // could not be started, or its machine has ended
 )
 
+// Misconfiguration is which part of the configuration a replica's engine does not accept; empty if it accepts all, or if that
+// is unknown.
+type Misconfiguration string
+
+// The misconfigurations that health checks find.
+const (
+	MisconfiguredModel Misconfiguration = "model"   // the engine serves other models
+	MisconfiguredKey   Misconfiguration = "api_key" // the engine rejects the API key, or requires one
+)
+
 // The clouds of regions.
 const (
 	CloudAWS    = "aws"

@@ -161,7 +161,7 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 				o.readLog(r.ID)))
 		case r.State == service.StateNotReady:
 			c := o.raise(telemetry.SeverityWarning, telemetry.AlertReplica, r.ID, "fails its health checks: "+reason(r.Reason),
-				o.repairCheck(r.ID, r.Reason))
+				o.repairCheck(r.ID))
 			c.after = notReadyAfter
 			found = append(found, c)
 		}

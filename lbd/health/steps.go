@@ -3,7 +3,6 @@ package health
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"skyserve/internal/service"
 )
@@ -45,13 +44,13 @@ func (o *Observation) readLog(id string) string {
 	return o.ifDeployed(fmt.Sprintf("read 'skyserve logs %s %s'", o.Service, id), "read the log of its engine")
 }
 
-// repairCheck returns how to repair a replica that fails its health checks for a reason. The log of an engine does not
-// help if the configuration is wrong.
-func (o *Observation) repairCheck(id, reason string) string {
-	switch {
-	case strings.Contains(reason, "GET /v1/models returned") && strings.Contains(reason, ", not "):
+// repairCheck returns how to repair a replica that fails its health checks. The log of an engine does not help if the
+// configuration is wrong.
+func (o *Observation) repairCheck(id string) string {
+	switch o.Misconfigured[id] {
+	case service.MisconfiguredModel:
 		return o.ifDeployed("set models[].name in service.yaml to a name that the engine serves, then run 'skyserve up'", "set the replica's model to a name that the engine serves")
-	case strings.Contains(reason, "the engine requires an API key"), strings.Contains(reason, "the engine rejects the key"):
+	case service.MisconfiguredKey:
 		return o.ifDeployed("set models[].engine.api_key in service.yaml, or api_key of the replica's endpoint, to env:NAME or file:PATH, then run 'skyserve up'",
 			"set the key of the engine with --replica-key, or api_key in the file of --config")
 	}

@@ -33,6 +33,8 @@ type Observation struct {
 	Standalone bool
 	// Own is the balancer's own part of its region.
 	Own telemetry.RegionSnapshot
+	// Misconfigured are the balancer's replicas that fail their checks because of their configuration, by id.
+	Misconfigured map[string]service.Misconfiguration
 	// Peers are the other balancers of the service.
 	Peers []Peer
 	// Review is the controller's last review; nil if unknown. Unmet is the part of its plan that does not run.

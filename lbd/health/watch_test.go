@@ -212,21 +212,24 @@ func TestStepsWorkInTheirRegion(t *testing.T) {
 
 // A replica that fails its checks because of the configuration has a step that changes the configuration.
 func TestStepsNameTheConfiguration(t *testing.T) {
+	const log = "read the log of its engine, which you started; it receives requests again as soon as it responds"
 	for _, c := range []struct {
-		reason     string
-		standalone bool
-		want       string
+		misconfigured service.Misconfiguration
+		standalone    bool
+		want          string
 	}{
-		{`GET /v1/models returned my-qwen, not "qwen"`, false, "set models[].name in service.yaml to a name that the engine serves, then run 'skyserve up'"},
-		{`GET /v1/models returned my-qwen, not "qwen"`, true, "set the replica's model to a name that the engine serves"},
-		{"GET /v1/models returned 401 Unauthorized: the engine requires an API key, and none is configured: set api_key in service.yaml, or --replica-key of 'skyserve lb'", false, "set models[].engine.api_key in service.yaml, or api_key of the replica's endpoint, to env:NAME or file:PATH, then run 'skyserve up'"},
-		{"GET /v1/models returned 403 Forbidden: the engine rejects the key from env:KEY", true, "set the key of the engine with --replica-key, or api_key in the file of --config"},
-		{"connection refused", false, "read the log of its engine, which you started; it receives requests again as soon as it responds"},
+		{service.MisconfiguredModel, false, "set models[].name in service.yaml to a name that the engine serves, then run 'skyserve up'"},
+		{service.MisconfiguredModel, true, "set the replica's model to a name that the engine serves"},
+		{service.MisconfiguredKey, false, "set models[].engine.api_key in service.yaml, or api_key of the replica's endpoint, to env:NAME or file:PATH, then run 'skyserve up'"},
+		{service.MisconfiguredKey, true, "set the key of the engine with --replica-key, or api_key in the file of --config"},
+		{"", false, log},
 	} {
 		o := healthy(90)
 		o.Own.Name, o.Standalone = "static/paris", c.standalone
-		if got := o.repairCheck("us-1", c.reason); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
+		o.Own.Replicas[1].State, o.Own.Replicas[1].Reason = service.StateNotReady, "any text, such as one of an engine: the engine rejects the key"
+		o.Misconfigured = map[string]service.Misconfiguration{o.Own.Replicas[1].ID: c.misconfigured, "us-9": service.MisconfiguredKey}
+		if found := excludedReplicas(nil, &o); len(found) != 1 || found[0].NextStep != c.want {
+			t.Errorf("%q: got %+v, want %q", c.misconfigured, found, c.want)
 		}
 	}
 }

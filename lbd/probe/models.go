@@ -175,7 +175,7 @@ func (w *watch) applyModels(models []listedModel, always bool) error {
 	case len(models) == 0:
 		return errors.New("GET /v1/models returned no model")
 	case w.config.Model != "" && !slices.Contains(list.Names, w.config.Model):
-		return fmt.Errorf("GET /v1/models returned %s, not %q", shortList(list.Names), w.config.Model)
+		return &modelError{list.Names, w.config.Model}
 	case w.config.Model == "" && !slices.Contains(list.Names, w.model):
 		w.model = defaultModel(models)
 		list = newModelList(models, w.model)

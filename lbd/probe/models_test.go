@@ -138,7 +138,7 @@ func TestListWithoutModelEndsReadiness(t *testing.T) {
 	listing(t, vllmList, func(t *testing.T, p *Prober, e *engine, _ *reports, _ *lists) {
 		e.set(func(e *engine) { e.pages["/v1/models"] = `{"data":[{"id":"other","parent":null}]}` })
 		time.Sleep(4 * time.Second)
-		if s := p.Status()[0]; s.Ready || s.Reason != `GET /v1/models returned other, not "llama"` {
+		if s := p.Status()[0]; s.Ready || s.Reason != `GET /v1/models returned other, not "llama"` || s.Misconfigured != service.MisconfiguredModel {
 			t.Errorf("got %+v", s)
 		}
 	})

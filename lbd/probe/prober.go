@@ -186,6 +186,8 @@ type ReplicaStatus struct {
 	WasReady bool
 	// Reason explains why it is not ready.
 	Reason string
+	// Misconfigured is set if it is not ready because of its configuration.
+	Misconfigured service.Misconfiguration
 	// HitRate is the share of prompt tokens that the engine found in its prefix cache, according to
 	// its own metrics: over the last minute, or the recent rate that it reports.
 	HitRate policy.Maybe[float64]

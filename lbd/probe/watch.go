@@ -139,15 +139,18 @@ func (w *watch) probe(ctx context.Context) {
 	}
 	if err == nil {
 		w.failures, w.verified = 0, true
-		w.recordState(true, "")
+		w.recordState(true, "", "")
 		w.reportRanks(report)
 		return
 	}
 	reason, timedOut := explain(err)
-	reason += w.explainKey(err)
+	misconfigured := misconfigurationOf(err)
+	if misconfigured == service.MisconfiguredKey {
+		reason += w.explainKey()
+	}
 	w.verified, w.kind = false, w.config.Kind // another engine may replace it
 	w.signals, w.hits = signals{}, hitWindow{}
-	w.recordState(false, reason)
+	w.recordState(false, reason, misconfigured)
 	if timedOut {
 		return
 	}
@@ -261,10 +264,10 @@ func (w *watch) getWithin(ctx context.Context, path string, timeout time.Duratio
 }
 
 // recordState updates the status, and logs a change.
-func (w *watch) recordState(ready bool, reason string) {
+func (w *watch) recordState(ready bool, reason string, misconfigured service.Misconfiguration) {
 	w.mu.Lock()
 	changed := w.status.Ready != ready || w.status.Reason != reason
-	w.status.Ready, w.status.Reason = ready, reason
+	w.status.Ready, w.status.Reason, w.status.Misconfigured = ready, reason, misconfigured
 	w.status.WasReady = w.status.WasReady || ready
 	w.status.HitRate = w.hits.rate()
 	w.mu.Unlock()
