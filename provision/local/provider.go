@@ -19,8 +19,9 @@ import (
 
 // Timeouts of starting and stopping a process.
 const (
-	// startTimeout is how long a process may take to hold its object file, which is its first action.
-	startTimeout = 10 * time.Second
+	// startTimeout is how long a process may take to hold its object file, which is its first action. Only an overloaded
+	// machine delays it by more than a second: a process that fails exits.
+	startTimeout = 2 * time.Minute
 	// DefaultGrace is how long a process may take to exit after SIGTERM. A balancer drains its requests for
 	// 10 s, then hands off its stored responses and its history, which takes up to 4 s.
 	DefaultGrace = 15 * time.Second
@@ -84,14 +85,19 @@ func (p *Provider) InRegions(regions ...service.Region) *Provider {
 // process already holds the same object, for instance one of an interrupted `up`, waitHeld returns that
 // object.
 func (p *Provider) waitHeld(ctx context.Context, w provision.Desired, cmd *exec.Cmd, logBegin int64) (provision.Object, error) {
-	id := w.ID
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }() // reaps the process
+	return p.waitHeldBy(ctx, w, cmd.Process.Pid, exited, logBegin)
+}
+
+// waitHeldBy is waitHeld for a process by its id; exited receives its exit error.
+func (p *Provider) waitHeldBy(ctx context.Context, w provision.Desired, pid int, exited <-chan error, logBegin int64) (provision.Object, error) {
+	id := w.ID
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the process did not write its object file within "+startTimeout.String()))
 	defer cancel()
 	for {
 		rec, alive, err := readObject(p.svc.objectFile(id))
-		if alive && err == nil && rec.PID == cmd.Process.Pid {
+		if alive && err == nil && rec.PID == pid {
 			return p.svc.objectFromRecord(id, rec, true, nil), nil
 		}
 		select {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -126,6 +127,51 @@ func TestLaunchReportsImmediateExit(t *testing.T) {
 	var start *provision.StartError
 	if !errors.As(err, &start) || start.ID != "us-0" || start.File != svc.LogFile("us-0") || !slices.Equal(start.Log, []string{"loading weights: no such file"}) {
 		t.Errorf("got %v, want a StartError with the last lines", err)
+	}
+}
+
+// On an overloaded machine a process needs long until it runs. Launch waits for it while it lives, and ends at once when it
+// has exited.
+func TestLaunchWaitsForSlowProcess(t *testing.T) {
+	svc := newService(t, "chat")
+	p := NewProvider(svc, "unused", "build", 0)
+	w := machine("us-0", provision.KindReplica)
+	for _, tt := range []struct {
+		name           string
+		held, exited   time.Duration // 0 = never
+		ends           time.Duration
+		want           string
+		isProcessError bool
+	}{
+		{name: "slow", held: 90 * time.Second, ends: 90 * time.Second},
+		{name: "exits", exited: 30 * time.Second, ends: 30 * time.Second, want: "exited immediately with status 0", isProcessError: true},
+		{name: "hangs", ends: startTimeout, want: "did not write its object file within 2m0s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exited, done := make(chan error, 1), make(chan error, 1)
+				began := time.Now()
+				go func() {
+					_, err := p.waitHeldBy(t.Context(), w, os.Getpid(), exited, 0)
+					done <- err
+				}()
+				if tt.held > 0 {
+					time.Sleep(tt.held)
+					defer holdObject(t, svc, provision.Object{ID: w.ID, SpecHash: w.SpecHash}, func() {})()
+				}
+				if tt.exited > 0 {
+					time.AfterFunc(tt.exited, func() { exited <- nil })
+				}
+				err := <-done
+				if got := time.Since(began); got < tt.ends || got > tt.ends+time.Second {
+					t.Errorf("ended after %v, want %v", got, tt.ends)
+				}
+				var process *provision.StartError
+				if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) || errors.As(err, &process) != tt.isProcessError {
+					t.Errorf("got %v, want %q", err, tt.want)
+				}
+			})
+		})
 	}
 }
 
