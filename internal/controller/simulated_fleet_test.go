@@ -14,6 +14,7 @@ import (
 	"skyserve/internal/sim/engine"
 	"skyserve/internal/sim/eval"
 	"skyserve/internal/telemetry"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 	"skyserve/plan"
@@ -86,6 +87,7 @@ func (c *fleetController) Step(now time.Duration, v *sim.FleetView) ([]sim.Fleet
 // The controller makes the simulator's changes at the same times, while replicas start, drain, are donated and
 // reclaimed: both give the strategy the same input.
 func TestControllerScalesAsSimulator(t *testing.T) {
+	testkit.NotUnderRace(t, "simulates and scales in one goroutine")
 	profile, err := engine.FindProfile("l4-llama3.1-8b")
 	if err != nil {
 		t.Fatal(err)

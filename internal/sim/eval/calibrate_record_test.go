@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"skyserve/internal/sim/engine"
+	"skyserve/internal/testkit"
 	"skyserve/lbd/core"
 	"skyserve/lbd/policy"
 	"skyserve/lbd/record"
@@ -209,6 +210,7 @@ func checkConstants(t *testing.T, c *Calibration, want *engine.Profile, within f
 
 // The fit recovers the constants of engines from a record, under light and heavy load.
 func TestCalibrateRecoversConstants(t *testing.T) {
+	testkit.NotUnderRace(t, "simulates and fits in one goroutine")
 	l4, h100 := engine.Profiles()[0], engine.Profiles()[2]
 	l4Mixed, h100Mixed := l4, h100
 	l4Mixed.MixedSteps, h100Mixed.MixedSteps = true, true
