@@ -158,10 +158,10 @@ func HoldTime(ahead, n int, residence time.Duration, pace float64) time.Duration
 // Cost sends a request to the candidate with the lowest cost, in seconds: the request's own duration (queueing,
 // network, computing uncached tokens, the base part of its decode steps) plus the time by which it delays the requests
 // already there and, where KV memory becomes scarce (MemoryThreshold), those that wait. The cost of a peer also includes margins
-// (waitSeconds), and the round trips of later requests that need the same prefix (laterSeconds). Load and locality are
-// thus compared in one unit. If the lowest cost, including the wait, is that of a replica to which the request cannot
-// be sent now, the request is held for it, and the requests behind it proceed. Unlike SkyLB, the policy compares
-// replicas with peers directly.
+// (waitSeconds), the optimism of its figures (optimismOfReports), and the round trips of later requests that need the same
+// prefix (laterSeconds). Load and locality are thus compared in one unit. If the lowest cost, including the wait, is that of
+// a replica to which the request cannot be sent now, the request is held for it, and the requests behind it proceed. Unlike
+// SkyLB, the policy compares replicas with peers directly.
 type Cost struct {
 	constants      CostConstants
 	ties, peerTies rotation
@@ -186,12 +186,19 @@ func (p *Cost) Choose(f *Facts) Choice {
 	t := p.requestTerms(f)
 	overdue := p.overdue(f, &t)
 	best, lowest, equals := none, math.Inf(1), 0
+	split, optimism := firstPeer(f.Candidates), 0.0
 	for i := range f.Candidates {
 		c := &f.Candidates[i]
+		if i == split {
+			optimism = p.optimismOfReports(f, &t, lowest)
+		}
 		if !c.Live || (!c.Available && (c.Peer || overdue)) || (overdue && c.Peer && t.waitsHere(f, c)) {
 			continue
 		}
 		cost := p.cost(&t, c)
+		if c.Peer {
+			cost += optimism
+		}
 		c.Score = Known(cost)
 		switch {
 		case cost < lowest-costTolerance:
@@ -203,7 +210,6 @@ func (p *Cost) Choose(f *Facts) Choice {
 	if best == none {
 		return Choice{Index: Wait, Reason: ReasonNoneAvailable}
 	}
-	split := firstPeer(f.Candidates)
 	ties, from, to := &p.ties, 0, split
 	if best >= split {
 		ties, from, to = &p.peerTies, split, len(f.Candidates)

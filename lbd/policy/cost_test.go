@@ -318,6 +318,39 @@ func TestSharedPrefixWaitsForItsReplica(t *testing.T) {
 	}
 }
 
+// A peer with the same replicas reports their best figures together: the free replica's wait and the full one's match. A
+// request with a shared prefix stays here; it is forwarded to a peer with less load.
+func TestEqualPeerReceivesNoSharedPrefix(t *testing.T) {
+	forwards := func(shared bool, remote int) bool {
+		cs := append(fleet(2), Candidate{
+			ID: "eu", Peer: true, Live: true, Available: true, RTT: 40 * time.Millisecond, Replicas: 2, PeerOutstanding: remote,
+			KV: Known(0.7), Residence: 30 * time.Second, ContextTokens: remote * 2500, MatchBytes: 4 * 2000,
+		})
+		for i, n := range []int{12, 8} {
+			cs[i].Outstanding, cs[i].Running, cs[i].Residence, cs[i].ContextTokens = n, Known(n), 30*time.Second, n*2500
+		}
+		cs[0].Available, cs[0].Pending, cs[0].Held, cs[0].KV, cs[0].MatchBytes = false, Known(1), 1, Known(0.9), 4*2000
+		cs[1].KV = Known(0.5)
+		f := long(2300, cs)
+		f.SharedPrefix, f.EvictedShare = shared, 0.3
+		return NewCost().Choose(f).Index == 2
+	}
+	for _, c := range []struct {
+		name   string
+		shared bool
+		remote int
+		want   bool
+	}{
+		{"the same load", true, 20, false},
+		{"less load", true, 4, true},
+		{"no shared prefix", false, 20, true},
+	} {
+		if got := forwards(c.shared, c.remote); got != c.want {
+			t.Errorf("%s: forwarded %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 // Complaint: questions about the same text follow the last question with the same words to a replica that
 // received the text long ago, and has evicted it.
 func TestCostFollowsLastReceiverOfText(t *testing.T) {
