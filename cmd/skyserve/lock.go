@@ -25,6 +25,9 @@ type serviceLock struct {
 // lockService waits until no other command changes a service, and locks it.
 func lockService(ctx context.Context, svc local.Service) (*serviceLock, error) {
 	unlock, err := svc.LockWait(ctx)
+	if busy := new(local.BusyError); errors.As(err, &busy) {
+		return nil, failed(err, "nothing was changed; run the command again when the other one has ended")
+	}
 	if err != nil {
 		return nil, err
 	}

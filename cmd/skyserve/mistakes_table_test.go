@@ -59,6 +59,7 @@ var mistakes = []mistake{
 	{name: "plain HTTP on the internet", edit: [2]string{"insecure: true, ", ""}, base: rightCloudFile, code: exitUsage, says: []string{"would serve plain HTTP on the public internet", "tls: {acme:"}},
 	// The command line.
 	{name: "dryrun", args: "up FILE --dryrun", code: exitUsage, says: []string{"unknown flag: --dryrun", "did you mean '--dry-run'?"}},
+	{name: "argument as a flag", args: "replica add --region us", code: exitUsage, says: []string{"unknown flag: --region", "REGION is an argument: 'skyserve replica add REGION'"}},
 	{name: "unknown part of --wait", args: "up FILE --wait some", code: exitUsage, says: []string{"--wait: must be one of replicas, balancers, none, got \"some\""}},
 	{name: "former name of a key", edit: [2]string{"policy: cost", "tau: 0"}, code: exitUsage, says: []string{"balancer.peer_queue_limit: must be at least 1 (tau is its former name), got 0"}},
 	{name: "dry_run", args: "up FILE --dry_run", code: exitUsage, says: []string{"did you mean '--dry-run'?"}},

@@ -174,7 +174,7 @@ func TestRehearsalReportsFailedStep(t *testing.T) {
 					}
 				})
 			},
-			timeout: "15s",
+			timeout: "30s",
 			step:    "enrolment", want: []string{"lb-us-east-1-0: waiting for its machine to boot", "hint: at AWS the key is read from the console"}, code: exitFailed,
 		},
 		"engine never ready": {

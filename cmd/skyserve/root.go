@@ -179,7 +179,10 @@ func flagError(c *cobra.Command, err error) error {
 	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
 		var names []string
 		c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if name := service.Nearest(strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-"), names); name != "" {
+		argument := strings.ToUpper(unknown.GetSpecifiedName())
+		if name := service.Nearest(strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-"), names); takesArgument(c, argument) {
+			hint = argument + " is an argument: '" + c.CommandPath() + " " + argument + "'"
+		} else if name != "" {
 			hint = "did you mean '--" + name + "'?"
 		}
 	}
@@ -192,6 +195,12 @@ func flagError(c *cobra.Command, err error) error {
 		}
 	}
 	return usage(err, hint)
+}
+
+// takesArgument reports whether a command has an argument of this name, which is in capitals.
+func takesArgument(c *cobra.Command, name string) bool {
+	_, arguments, _ := strings.Cut(c.Use, " ")
+	return slices.Contains(strings.FieldsFunc(arguments, func(r rune) bool { return strings.ContainsRune(" []|.", r) }), name)
 }
 
 // flagForms describes the values of flags by the flag's type. The errors of other types contain a description.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -76,6 +77,13 @@ func (u *upRun) checkStoreKept() error {
 		hint = fmt.Sprintf("to keep them, first add one of these regions to %s, run 'skyserve up %s' and wait until 'skyserve status %s' shows 'store: replicated'; then remove it and run 'skyserve up %s' again; to start with an empty store, run 'skyserve down %s' first", u.file, u.file, u.spec.Name, u.file, u.spec.Name)
 	}
 	return usage(fmt.Errorf("updating %s: %s removes %s (%s): history, usage, events, plans and batches would be lost; nothing was changed", u.spec.Name, u.file, removed, joinRegions(regions, ", ")), hint)
+}
+
+// printSingleStore says that the changes leave the controller and the store on one machine, if they are on several now.
+func (u *upRun) printSingleStore(w io.Writer) {
+	if len(u.controllers) >= cloud.ControlMachineCount && len(cloud.ControlCandidates(u.spec, nil)) < cloud.ControlMachineCount {
+		fmt.Fprintf(w, "  the controller and the store will be on one machine instead of %d: while it is lost, nothing is planned, scaled or\n  replaced, and without its disk the data is lost; three balancers or more avoid this\n", len(u.controllers))
+	}
 }
 
 // endedMembers returns the changes of balancers on this computer that have ended with a disk that may hold a member of the

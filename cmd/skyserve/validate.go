@@ -115,6 +115,9 @@ func unusableSecrets(spec *service.Spec, base string) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("%s: %v", s.key, err))
 		}
 	}
+	for i := range warnings {
+		warnings[i] += "; 'skyserve up' here would stop with this error"
+	}
 	return warnings
 }
 

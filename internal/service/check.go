@@ -258,7 +258,7 @@ func (c *checker) checkStaticRegion(r *RegionSpec, p path) {
 	}
 	maxPath := p.key("replicas").key("max")
 	if r.hasEndpoints() && r.Replicas.Max > r.fixedEndpoints() && c.valid(p.key("endpoints"), maxPath) {
-		c.reportTooManyReplicas(maxPath, r)
+		c.reportTooManyReplicas(p.key("replicas"), r)
 	}
 	c.rejectUnlessRented(r, p, capacityKeys...)
 }
@@ -270,14 +270,19 @@ func (c *checker) checkModelEndpoints() {
 			r, at := &c.spec.Regions[j], path("regions").index(j)
 			p := path("models").index(i).key("regions").key(string(r.Name))
 			if own, ok := m.Regions[r.Name]; ok && r.Name.Cloud() == CloudStatic && own.Max > r.fixedEndpoints() && c.valid(at, at.key("endpoints"), at.key("replicas").key("max"), p, p.key("min"), p.key("max")) {
-				c.reportTooManyReplicas(p.key("max"), r)
+				c.reportTooManyReplicas(p, r)
 			}
 		}
 	}
 }
 
-// reportTooManyReplicas reports a maximum of replicas above the number of endpoints of a static region.
-func (c *checker) reportTooManyReplicas(p path, r *RegionSpec) {
+// reportTooManyReplicas reports bounds of replicas above the number of endpoints of a static region. If only min is set, it is
+// also the maximum.
+func (c *checker) reportTooManyReplicas(bounds path, r *RegionSpec) {
+	p := bounds.key("max")
+	if low := bounds.key("min"); c.at[p] == nil && c.at[low] != nil {
+		p = low
+	}
 	c.reportProblem(p, "must be at most %d, the number of endpoints that are URLs (DNS names don't count)", r.fixedEndpoints())
 }
 

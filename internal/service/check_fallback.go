@@ -23,9 +23,13 @@ func (c *checker) checkFallbacks() {
 			case name == m.Name:
 				c.reportProblem(at, "must not be the model itself")
 			case !slices.Contains(names, name) && !slices.Contains(targets, name):
+				valid := slices.DeleteFunc(slices.Concat(names, targets), func(name string) bool { return name == m.Name })
+				suggestion := "this service has no other model: add one, or a model of a provider in providers"
+				if len(valid) > 0 {
+					suggestion = didYouMean(name, valid, "valid fallbacks:")
+				}
 				c.reportAtPath(at, Error{
-					Problem: "is neither a model of this service nor PROVIDER/MODEL of providers", Found: c.describePath(at),
-					Suggestion: didYouMean(name, slices.Concat(names, targets), "valid fallbacks:"),
+					Problem: "is neither another model of this service nor PROVIDER/MODEL of providers", Found: c.describePath(at), Suggestion: suggestion,
 				})
 			}
 		}
