@@ -146,6 +146,17 @@ func adminHint(admins []string, err error) string {
 	return ""
 }
 
+// withAdminHint replaces the hint of an error that has one with adminHint if nothing responds at an address of --admin. A
+// server that responds says itself what to do.
+func withAdminHint(err error, admins []string) error {
+	var network net.Error
+	var hinted *exitError
+	if hint := adminHint(admins, err); hint != "" && errors.As(err, &network) && errors.As(err, &hinted) {
+		return failed(hinted.err, hint)
+	}
+	return err
+}
+
 // knownAdmins returns the name of a running service and clients for the admin APIs of the balancers that this machine
 // knows, in the order in which these were added. They are complete for balancers on this machine; others are those of the
 // last `up` on this machine, or the one given to connect. An empty name selects the only service.

@@ -122,12 +122,12 @@ func runEvents(ctx context.Context, o *eventsOptions, out, errOut io.Writer) err
 	watch := newEventWatch(q, time.Now())
 	if o.watch {
 		if earlier, err = fetchEvents(ctx, admins, watch.query(watch.begun)); err != nil {
-			return err
+			return withAdminHint(err, o.admins)
 		}
 	}
 	report, err := fetchEvents(ctx, admins, q)
 	if err != nil {
-		return err
+		return withAdminHint(err, o.admins)
 	}
 	if o.region != "" && len(report.Events) == 0 {
 		if err := checkEventRegion(ctx, admins, o.region); err != nil {

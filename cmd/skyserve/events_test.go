@@ -116,6 +116,11 @@ func TestEventsWithoutAStore(t *testing.T) {
 	if err := runEvents(t.Context(), none, &out, &errOut); err == nil || !strings.Contains(err.Error(), "fetching the events: ") {
 		t.Errorf("got %v", err)
 	}
+	var refused *exitError
+	closed := &eventsOptions{admins: []string{"http://127.0.0.1:1"}, limit: 50, list: outputFlags{output: "text"}}
+	if err := runEvents(t.Context(), closed, &out, &errOut); !errors.As(err, &refused) || refused.hint != hintAdmin {
+		t.Errorf("nothing listens at --admin: got %#v", err)
+	}
 	// A balancer that answers says itself what to do.
 	for status, want := range map[int]string{http.StatusInternalServerError: "'skyserve status' shows whether the service is running", http.StatusNotFound: ""} {
 		var e *exitError

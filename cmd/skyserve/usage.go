@@ -136,7 +136,7 @@ type usageLine struct {
 func (o *usageOptions) gatherReport(ctx context.Context, admins []*telemetry.Client) (*usageReport, error) {
 	now, err := fetchUsage(ctx, admins, "")
 	if err != nil {
-		return nil, err
+		return nil, withAdminHint(err, o.admins)
 	}
 	u := &usageReport{Since: now.Month + "-01", At: now.At, Complete: now.Complete, Quotas: now.Quotas, Budgets: now.Budgets}
 	if o.since == sinceToday {
