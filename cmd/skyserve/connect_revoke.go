@@ -42,7 +42,7 @@ func runOperators(cmd *cobra.Command, f connectFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := svc.LockWait(cmd.Context())
+	unlock, err := svc.LockWait(cmd.Context(), nil)
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func runDown(ctx context.Context, o *downOptions, in io.Reader, out, errOut io.W
 		return unnamedError(svc.Name())
 	}
 	d := &down{downOptions: o, svc: svc, out: out, errOut: errOut}
-	lock, err := lockService(ctx, svc)
+	lock, err := lockService(ctx, svc, errOut)
 	if err != nil {
 		return err
 	}

@@ -22,9 +22,9 @@ type serviceLock struct {
 	unlock func() // nil while the lock is not held
 }
 
-// lockService waits until no other command changes a service, and locks it.
-func lockService(ctx context.Context, svc local.Service) (*serviceLock, error) {
-	unlock, err := svc.LockWait(ctx)
+// lockService waits until no other command changes a service, and locks it. It prints which one it waits for.
+func lockService(ctx context.Context, svc local.Service, errOut io.Writer) (*serviceLock, error) {
+	unlock, err := svc.LockWait(ctx, func(busy *local.BusyError) { fmt.Fprintf(errOut, "waiting: %v\n", busy) })
 	if busy := new(local.BusyError); errors.As(err, &busy) {
 		return nil, failed(err, "nothing was changed; run the command again when the other one has ended")
 	}
@@ -81,7 +81,7 @@ func (in *lockedInput) withoutLock(confirm func() error) error {
 	if err := confirm(); err != nil {
 		return err
 	}
-	if in.lock.unlock, err = in.lock.svc.LockWait(in.ctx); err != nil {
+	if in.lock.unlock, err = in.lock.svc.LockWait(in.ctx, nil); err != nil {
 		return err
 	}
 	after, err := in.state()

@@ -87,7 +87,7 @@ func (r *rehearsal) deleteLeftovers(ctx context.Context) error {
 		return err
 	}
 	if _, err := os.Stat(r.svc.SpecFile()); errors.Is(err, fs.ErrNotExist) { // killed before it created anything
-		unlock, err := r.svc.LockWait(ctx)
+		unlock, err := r.svc.LockWait(ctx, nil)
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ func openScaling(ctx context.Context, name string, in io.Reader, errOut io.Write
 		return nil, nil, err
 	}
 	// What is read before may be outdated: the command that holds the lock may deploy another service.yaml.
-	lock, err := lockService(ctx, svc)
+	lock, err := lockService(ctx, svc, errOut)
 	if err != nil {
 		return nil, nil, err
 	}

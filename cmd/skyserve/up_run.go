@@ -90,7 +90,7 @@ func deployService(ctx context.Context, u *up, in io.Reader, spec *service.Spec,
 	if !cloud.UsesClouds(spec) {
 		c.clouds.localService = &svc
 	}
-	lock, err := lockService(ctx, svc)
+	lock, err := lockService(ctx, svc, u.errOut)
 	if err != nil {
 		return err
 	}

@@ -118,8 +118,13 @@ const maxHolder = 100
 // lockTimeout is longer than an iteration of the controller in which machines do not respond.
 const lockTimeout = 20 * time.Second
 
-// LockWait is Lock for commands: it waits up to lockTimeout until another command releases the lock.
-func (s Service) LockWait(ctx context.Context) (unlock func(), err error) {
+// lockNotice is longer than an iteration of the controller in which machines respond.
+const lockNotice = time.Second
+
+// LockWait is Lock for commands: it waits up to lockTimeout until another command releases the lock. If that takes longer
+// than lockNotice, it calls waits once, unless waits is nil.
+func (s Service) LockWait(ctx context.Context, waits func(*BusyError)) (unlock func(), err error) {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	for {
@@ -127,6 +132,10 @@ func (s Service) LockWait(ctx context.Context) (unlock func(), err error) {
 		var busy *BusyError
 		if !errors.As(err, &busy) || !sleep(ctx, pollInterval) {
 			return unlock, err
+		}
+		if waits != nil && time.Since(began) >= lockNotice {
+			waits(busy)
+			waits = nil
 		}
 	}
 }

@@ -7,8 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestOpenHome(t *testing.T) {
@@ -147,6 +150,33 @@ func TestLockIsExclusive(t *testing.T) {
 	}
 	again()
 	unlock()
+}
+
+// A command that waits for another one says so once, after a second, and ends after lockTimeout.
+func TestLockWaitNamesTheHolder(t *testing.T) {
+	svc := newService(t, "chat")
+	unlock, err := svc.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began, notices := time.Now(), []time.Duration{}
+		_, err := svc.LockWait(t.Context(), func(busy *BusyError) {
+			if !strings.Contains(busy.Error(), " is changing service chat") {
+				t.Errorf("got %v", busy)
+			}
+			notices = append(notices, time.Since(began).Round(time.Second))
+		})
+		if !slices.Equal(notices, []time.Duration{time.Second}) || time.Since(began).Round(time.Second) != lockTimeout || err == nil {
+			t.Errorf("notices after %v, ended after %v: %v", notices, time.Since(began), err)
+		}
+		unlock()
+		again, err := svc.LockWait(t.Context(), func(*BusyError) { t.Error("did not have to wait") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		again()
+	})
 }
 
 // A command that cannot lock a service names what holds the lock.
