@@ -83,7 +83,7 @@ func TestUpResumesAfterInterrupt(t *testing.T) {
 		{"compute.instances.insert", "ec2:RunInstances"},
 		{"compute.instances.getGuestAttributes", "ec2:GetConsoleOutput"}, // the keys of the machines
 	} {
-		if output := e.interrupt(actions, up...); !strings.Contains(output, "interrupted") {
+		if output := e.interrupt(actions, up...); strings.Count("\n"+output, "\ninterrupted") != 1 || strings.Contains(output, "s  failed ") {
 			t.Errorf("interrupted at %s:\n%s", actions, output)
 		}
 	}

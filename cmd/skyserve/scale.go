@@ -60,7 +60,7 @@ func openLockedScaling(ctx context.Context, svc local.Service, in io.Reader, err
 		return nil, fmt.Errorf("reading the service file: %w", err)
 	}
 	u := &upRun{
-		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)},
+		up: &up{upOptions: &upOptions{file: svc.SpecFile(), yes: yes, timeout: defaultTimeout(spec), clouds: clouds}, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut), interrupted: ctx.Done()},
 		in: in, svc: svc, spec: spec, text: text, filter: func(*deploy.MachinePlan, provision.Change) bool { return false },
 	}
 	u.starts = newStartDisplay(u.up)
@@ -203,7 +203,7 @@ func (s *scaling) result(ctx context.Context, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		fmt.Fprintln(s.errOut, "interrupted; run the command again to continue")
-		return fmt.Errorf("changing the replicas of %s: %w", name, context.Canceled)
+		return &exitError{code: exitInterrupted}
 	case errors.As(err, new(*deploy.PartialError)):
 		if errors.As(err, new(*deploy.ReplacementRefusedError)) {
 			code = exitPartial // the replica keeps serving with its current GPU and capacity type

@@ -190,6 +190,8 @@ type up struct {
 	lineMu      sync.Mutex // serialises progress lines
 	// block is the group of rows below the lines of a terminal; nil where errOut is none.
 	block *terminalBlock
+	// interrupted is closed when the run is interrupted; nil = never.
+	interrupted <-chan struct{}
 	// observer observes the run instead of a person; nil = none.
 	observer *upObserver
 	log      changeLog
@@ -208,7 +210,7 @@ func runUp(ctx context.Context, o *upOptions, in io.Reader, out, errOut io.Write
 	if err != nil {
 		return err
 	}
-	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut)}
+	u := &up{upOptions: o, out: out, errOut: errOut, started: time.Now(), block: newTerminalBlock(errOut), interrupted: ctx.Done()}
 	spec, err := parseService(o.file, text)
 	if err == nil {
 		o.timeout = cmp.Or(o.timeout, defaultTimeout(spec))
@@ -239,8 +241,8 @@ func specUsage(err error) error {
 	return err
 }
 
-// progress prints a line for each change that is done or has failed.
-func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
+// progress prints a line for each change that is done, has failed or was interrupted.
+func (u *up) progress(c provision.Change, p provision.ChangePhase, _ error) {
 	u.observer.recordChange(c, p)
 	if c.Desired.Machine != nil && (c.Action == provision.ActionLaunch || c.Action == provision.ActionReplace) {
 		u.launchesBegun.Store(true)
@@ -256,7 +258,13 @@ func (u *up) progress(c provision.Change, p provision.ChangePhase, err error) {
 	case provision.PhaseDone:
 		u.printLine("%s %s", verb, c.ID())
 	case provision.PhaseFailed:
-		u.printLine("failed %s", c.ID())
+		select {
+		case <-u.interrupted: // all changes in progress end with it
+			verb = "interrupted"
+		default:
+			verb = "failed"
+		}
+		u.printLine("%s %s", verb, c.ID())
 	}
 }
 

@@ -21,7 +21,7 @@ func (u *upRun) applyError(ctx context.Context, err error) error {
 		if rest := u.delivered.remainder(u.spec, u.file, u.changes.Desired); rest != "" {
 			fmt.Fprintln(u.errOut, rest)
 		}
-		return fmt.Errorf("starting %s: %w", u.spec.Name, context.Canceled)
+		return &exitError{code: exitInterrupted}
 	}
 	if u.format.isDocument() {
 		document := map[string]any{"service": u.spec.Name, "dry_run": false, "ready": false, "changes": deploy.ChangesOf(u.shownPlan().Changes), "endpoints": map[string]string{}, "error": err.Error(), "dns": nil}
