@@ -40,7 +40,8 @@ type portBlocksOf struct {
 }
 
 // next returns a block that this process has not used yet, else one that was released, or else the one that it has not used
-// for longest, which a test that is still running may use. It panics if none is free. A process locks at most half of the blocks: the others are for other processes.
+// for longest, which a test that is still running may use. It panics if none is free. A process locks at most half of the
+// blocks: the others are for other processes.
 func (b *portBlocksOf) next() int {
 	if !b.started {
 		b.started, b.last = true, os.Getpid() // test binaries start far apart

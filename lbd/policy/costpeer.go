@@ -1,6 +1,9 @@
 package policy
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // optimismOfReports returns by how much the cost of a peer is too low for a request with a shared prefix, in seconds. A
 // peer reports the wait at its first free replica, the fewest uncached tokens at any replica, and a mean load. The cost
@@ -9,8 +12,8 @@ import "time"
 // Without it, two regions with the same load and the same prefixes forward nearly all requests to each other, and each
 // computes the prefixes of both. Requests without a shared prefix need no certain replica, and 0 is added.
 func (p *Cost) optimismOfReports(f *Facts, t *costTerms, lowestHere float64) float64 {
-	if !f.SharedPrefix || !t.liveHere {
-		return 0
+	if !f.SharedPrefix || !t.liveHere || math.IsInf(lowestHere, 1) {
+		return 0 // without a replica to choose here, nothing shows how far off the figures are
 	}
 	region := regionAsPeer(f.Candidates, int(t.localMatch))
 	return max(0, lowestHere-p.cost(t, &region))
