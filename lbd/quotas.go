@@ -38,7 +38,7 @@ func (u *usage) reportQuotas(now time.Time) {
 	}
 	for id, used := range u.counted {
 		q := quotas[id.key]
-		q.Own = q.Own.Plus(used.Usage)
+		q.Own, q.Account = q.Own.Plus(used.Usage), used.Account
 		quotas[id.key] = q
 	}
 	for name, q := range quotas {

@@ -34,8 +34,8 @@ type Machine struct {
 	PlanOnly string
 	// Disk is the type of boot disk that Google requires; empty = pd-balanced.
 	Disk string
-	// SpotOnly: the cloud sells the type as spot, and reserved, but not on demand. OnDemand is then the part
-	// of a larger machine's price, which is the basis of an unknown spot price.
+	// SpotOnly: the cloud sells the type as spot, and reserved, but not on demand. OnDemand is then only
+	// the basis of an unknown spot price: a published price, or the part of that of the machine with eight GPUs.
 	SpotOnly bool
 }
 

@@ -28,10 +28,11 @@ type localSSDs struct {
 }
 
 // googleLocalSSDs is the table of Google's machine types with local SSDs. Sources, from November 2026:
+// docs.cloud.google.com/compute/docs/disks/add-local-ssd (every A3 and A2 Ultra type has them) and
+// modules/compute/gke-node-pool/disk_definitions.tf of GoogleCloudPlatform/cluster-toolkit (A3 with eight GPUs). The numbers
+// of G2 and A2 are assumed, and not yet compared with the pages that state them:
 // docs.cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds and
-// docs.cloud.google.com/compute/docs/accelerator-optimized-machines (not read again: the numbers of G2 and A2 are
-// assumed); docs.cloud.google.com/compute/docs/disks/add-local-ssd (every A3 and A2 Ultra type has them);
-// modules/compute/gke-node-pool/disk_definitions.tf of GoogleCloudPlatform/cluster-toolkit (A3 with eight GPUs).
+// docs.cloud.google.com/compute/docs/accelerator-optimized-machines.
 var googleLocalSSDs = map[string]localSSDs{
 	"g2-standard-4":  {attachable: []int{1}},
 	"g2-standard-8":  {attachable: []int{1}},

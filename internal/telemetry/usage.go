@@ -127,8 +127,10 @@ type KeyQuota struct {
 	// At is the time of the counts. Day and Month are the usage of the day and the month of At (UTC).
 	At         time.Time
 	Day, Month Usage
-	// Own is the part that this balancer counted since its start.
-	Own Usage
+	// Own is the part that this balancer counted since its start, for a user in the quota account with the number Account
+	// (see KeyUsage).
+	Own     Usage
+	Account int64
 }
 
 // By returns the usage of the day and the month that contain t; zero if none was reported

@@ -337,7 +337,7 @@ func (w *Watch) burn(m telemetry.ModelSnapshot, window time.Duration) (rate floa
 	return float64(late) / float64(all) / maxMissShare, all, late, true
 }
 
-// lateFirstTokens finds models whose streamed IW-F requests miss the TTFT target.
+// lateFirstTokens finds models whose streamed requests of tier fast (IW-F) miss the TTFT target.
 func lateFirstTokens(w *Watch, o *Observation) (found []condition) {
 	for _, m := range o.Own.Models {
 		var windows []condition

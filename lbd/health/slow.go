@@ -9,6 +9,7 @@ import (
 	"skyserve/internal/telemetry"
 )
 
+// A pace is a replica's time between two tokens, relative to the nominal replica: a higher pace is slower.
 const (
 	// slowPace is the factor from which a replica counts as slow, compared with the other replicas of its model and GPU,
 	// or with its own past. Simulated healthy replicas with random load stay below it (TestHealthyReplicasAreNotSlow in

@@ -56,7 +56,7 @@ type attempts struct {
 	sent, failed int64
 }
 
-// firstTokens are the first tokens of a model's streamed IW-F requests, and those after the target.
+// firstTokens are the first tokens of a model's streamed requests of tier fast (IW-F), and those after the target.
 type firstTokens struct{ all, late int64 }
 
 // identity identifies an alert.

@@ -291,6 +291,9 @@ func (l *Ledger) SetQuotaUsage(name string, q telemetry.KeyQuota) {
 func (a *Account) setQuotaUsage(q telemetry.KeyQuota) {
 	if a != nil {
 		a.mu.Lock()
+		if q.Account != a.serial { // this account has counted from 0 since the sum was made
+			q.Own = telemetry.Usage{}
+		}
 		a.quotaUsage = q
 		a.mu.Unlock()
 	}

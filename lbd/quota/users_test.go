@@ -51,7 +51,7 @@ func TestDroppedUserRegainsNothing(t *testing.T) {
 			t.Errorf("%d users, %v, want 3", l.users, l.byTenant)
 		}
 		// The store has the usage, and a new month begins.
-		spender.setQuotaUsage(telemetry.KeyQuota{At: time.Now(), Month: spender.total, Own: spender.total})
+		spender.setQuotaUsage(telemetry.KeyQuota{At: time.Now(), Month: spender.total, Own: spender.total, Account: spender.serial})
 		time.Sleep(32 * 24 * time.Hour)
 		l.mu.Lock()
 		l.dropIdleUsers(now())
@@ -61,6 +61,31 @@ func TestDroppedUserRegainsNothing(t *testing.T) {
 		}
 		if again := must("spender"); again == spender || again.serial == spender.serial {
 			t.Error("the counts of the dropped account continue in the new one")
+		}
+	})
+}
+
+// A sum that still has the usage of a dropped account gives the user's next account nothing beyond the quota.
+func TestSumOfDroppedAccountGrantsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLedger()
+		open := func() *Account {
+			a, err := l.OpenUser(service.APIKey{Name: "alice", Limits: service.KeyLimits{RequestsPerDay: 3}}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		first := open()
+		delete(l.accounts, "alice") // as dropIdleUsers does
+		again := open()
+		usage := telemetry.Usage{Requests: 2}
+		l.SetQuotaUsage("alice", telemetry.KeyQuota{At: time.Now(), Day: usage, Month: usage, Own: usage, Account: first.serial})
+		if _, d := again.Admit(0); d != nil {
+			t.Errorf("the third request of three is denied: %v", d)
+		}
+		if _, d := again.Admit(0); d == nil {
+			t.Error("a fourth request of three is admitted")
 		}
 	})
 }
@@ -149,7 +174,7 @@ func TestTotalsKeepDroppedAccounts(t *testing.T) {
 			}
 			v.Settle("m", telemetry.Usage{Requests: 1}, now)
 			v.Release(now)
-			a.setQuotaUsage(telemetry.KeyQuota{At: time.Now(), Month: a.total, Own: a.total})
+			a.setQuotaUsage(telemetry.KeyQuota{At: time.Now(), Month: a.total, Own: a.total, Account: a.serial})
 		}
 		const users = MaxLabelled + 2
 		for i := range users {

@@ -100,8 +100,8 @@ var gcpRegions = []location{
 	{"us-west4", 36.2, -115.1},
 }
 
-// cities are the location names for static and local regions: cities, and parts of the world with the
-// location of a central city. The names of the clouds' regions are also valid.
+// cities are the location names for static and local regions: cities, and parts of the world, each with the location
+// of one large cloud region there. The names of the clouds' regions are also valid.
 var cities = []location{
 	{"us", 39.0, -77.5},
 	{"eu", 50.1, 8.7},
