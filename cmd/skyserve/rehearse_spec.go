@@ -99,7 +99,7 @@ func (o *doctorOptions) registerRehearsalFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.rehearse, "rehearse", false, "deploy a temporary service (costs cents), test it and delete it")
 	flags.BoolVar(&o.yes, "yes", false, "skip the confirmation of --rehearse")
 	flags.DurationVar(&o.timeout, "timeout", defaultRehearsalTimeout, "maximum duration of --rehearse; then it stops and deletes everything")
-	flags.StringVar(&o.report, "report", "", "write the report of --rehearse to `FILE` (default: in ~/.local/state/skyserve/rehearsals)")
+	flags.StringVar(&o.report, "report", "", "write the report of --rehearse to `FILE` (default: in $SKYSERVE_HOME/rehearsals, by default ~/.local/state/skyserve/rehearsals)")
 	flags.StringVar(&o.regions, "regions", regionsFirst, "the regions of --rehearse: first (one per cloud) or all")
 	flags.BoolVar(&o.dns, "dns", false, "let --rehearse publish the name NAME-rehearsal in the DNS zone of service.yaml")
 	flags.StringVar(&o.programURL, "program", "", "`FILE` or URL of the skyserve binary for VMs, as in 'skyserve up'")

@@ -46,7 +46,8 @@ func newTopCmd() *cobra.Command {
 latency and prefix hits, and each replica's state and load. Press ? for the keys.
 
 If standard output is not a terminal, it prints one frame as plain text. In printed
-frames SLO MISS is -, and ERR% counts since the balancers started.
+frames SLO MISS is -, and ERR%, a column that appears once requests have failed, counts
+since the balancers started.
 
 --record writes snapshots to a file, one per line (compressed if FILE ends in .gz), and
 --replay shows them again. If this machine cannot reach the balancers, --ssh runs skyserve on

@@ -287,9 +287,21 @@ func (r *Runtime) resolveModel(c *openai.Call) (resolved openai.ResolvedModel, d
 		return resolved, nil, nil
 	}
 	if divided = t.splits[string(name)]; divided == nil {
-		refused = r.errModel("model: " + openai.Clip(name) + " does not exist")
+		refused = r.errUnknownModel(name)
 	}
 	return resolved, divided, refused
+}
+
+// errUnknownModel rejects a name that is not in the table of models. While the table is empty, the model may exist: `skyserve
+// lb` knows a model that is not declared once an engine has listed it.
+func (r *Runtime) errUnknownModel(name []byte) *openai.Error {
+	if len(r.models.Load().names) == 0 {
+		return &openai.Error{
+			Status: http.StatusServiceUnavailable, Kind: openai.TypeServer, Param: "model", Code: "no_models", RetryAfter: 5,
+			Message: "model: " + openai.Clip(name) + " is not known yet: no replica of this balancer has been ready since its start; its log and 'skyserve top' show why",
+		}
+	}
+	return r.errModel("model: " + openai.Clip(name) + " does not exist")
 }
 
 // maxListed is the maximum number of models that an error message lists.

@@ -183,6 +183,22 @@ func TestUnknownModels(t *testing.T) {
 	}
 }
 
+// A balancer that knows no model yet, because its engines are still loading, does not say that the model does not exist:
+// clients do not retry 404.
+func TestModelsBeforeFirstReplicaIsReady(t *testing.T) {
+	options := testOptions(t)
+	options.Self.Models = nil
+	b := start(t, options)
+	resp := b.post(chatPath, `{"model":"llama","messages":[]}`)
+	if resp.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	body := expect(t, resp, http.StatusServiceUnavailable, "no_models")
+	if message, _, _ := apiErrorOf(t, body); !contains(message, `"llama" is not known yet`, "no replica") {
+		t.Errorf("returned %q", message)
+	}
+}
+
 func TestPreviousResponse(t *testing.T) {
 	b := start(t, testOptions(t))
 	b.attach("us-0", engine(t, whole(`{"id":"resp_1","output":[],"usage":{"input_tokens":5,"output_tokens":7,"input_tokens_details":{"cached_tokens":3}}}`)))

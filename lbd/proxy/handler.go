@@ -246,7 +246,7 @@ func (r *Runtime) serveModels(w http.ResponseWriter, req *http.Request) {
 	t, lens := r.models.Load(), r.maxModelLens()
 	if name, one := strings.CutPrefix(req.URL.Path, "/v1/models/"); one {
 		if !t.accepts(name) {
-			r.refuseRequest(w, req, r.errModel("model: "+openai.Clip([]byte(name))+" does not exist"))
+			r.refuseRequest(w, req, r.errUnknownModel([]byte(name)))
 			return
 		}
 		writeJSON(w, r.modelObject(t, lens, name))
