@@ -98,7 +98,7 @@ func (m *Model) actionCommand(verb Verb, args []string) (tea.Cmd, string) {
 		for _, id := range args {
 			// A drained replica may no longer be shown but can still be undrained.
 			if _, ok := m.screen.regionOfReplica(id); !ok && verb != VerbUndrain {
-				return nil, string(verb) + ": replica " + quoted(id) + " not found"
+				return nil, string(verb) + ": replica " + quoted(id) + " not found; tab completes names"
 			}
 		}
 	case VerbApply:

@@ -119,7 +119,7 @@ func (s *screen) regionCommand(name string) (problem string) {
 			}
 		}
 	}
-	return "region " + quoted(name) + " not found"
+	return "region " + quoted(name) + " not found; tab completes names"
 }
 
 // completions returns the commands or arguments that complete a text.
