@@ -146,7 +146,11 @@ func runInvite(cmd *cobra.Command, f connectFlags) error {
 	api := telemetry.NewClient(f.url, telemetry.SecureClient(self.Client(identity.Balancer)))
 	invite := identity.NewInvite(authority)
 	if err := api.OpenInvite(cmd.Context(), invite.Mailbox()); err != nil {
-		return failed(fmt.Errorf("inviting to %s: %w", svc.Name(), err), "")
+		hint := ""
+		if network := net.Error(nil); errors.As(err, &network) {
+			hint = fmt.Sprintf("the URL must be the admin address of a balancer that runs: 'skyserve status %[1]s' shows which ones do, \"skyserve status %[1]s -o jsonpath='{.regions[*].balancers[*].admin}'\" the addresses", svc.Name())
+		}
+		return failed(fmt.Errorf("inviting to %s: %w", svc.Name(), err), hint)
 	}
 	if host, ok := loopbackHost(f.url); ok {
 		printMessage(cmd.ErrOrStderr(), labelWarning, "other machines cannot reach %s, which is an address of this machine only; on the other machine, first forward its port from this one: ssh -N -L %s:%s HOST", host, host, host)

@@ -125,6 +125,9 @@ func TestConnect(t *testing.T) {
 	}
 	url := c.balancing()
 
+	if _, errOut, exit := c.runs(first, "connect", "https://127.0.0.1:1", "--invite"); exit != exitFailed || !strings.Contains(errOut, "connection refused\nhint: the URL must be the admin address of a balancer that runs: 'skyserve status chat' shows which ones do") {
+		t.Errorf("exit %d: %s", exit, errOut)
+	}
 	code, end := c.invite(first, url)
 	text := code()
 	out, errOut, exit := c.runs(second, "connect", url, "--code", text, "--as", "bob@laptop")

@@ -43,7 +43,7 @@ func ParseBearerKey(text string) (Secret, error) {
 	case len(key) > maxBearerKey:
 		return "", fmt.Errorf("must have at most %d bytes, got %d", maxBearerKey, len(key))
 	case strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return "", errors.New("must contain only printable ASCII characters without spaces")
+		return "", errors.New("must contain one key and nothing else, such as a name: only printable ASCII characters without spaces")
 	}
 	return Secret(key), nil
 }
