@@ -8,7 +8,7 @@ PURE         := forecast internal/catalogue internal/printable internal/service 
                 lbd/openai lbd/policy lbd/prefix lbd/record plan plan/chart
 CONCURRENT    = $(filter-out skyserve $(PURE:%=skyserve/%),$(shell go list ./...)) # skyserve itself reads files only
 
-.PHONY: test short build vet lint race bench bench-batch chaos chaos-store chaos-batch chaos-control skew chaos-weeks crashes long record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
+.PHONY: test short build vet lint race race-slow bench bench-batch chaos chaos-store chaos-batch chaos-control skew chaos-weeks crashes long record-faults compare-batch compare-proxy compare-bursts compare-solver compare-forecast compare-plan day judge-clouds disk examples openai-clients real-engine real-gpu snapshot release-check release-files image ci
 
 test:
 	go test ./...
@@ -67,14 +67,17 @@ lint:
 	go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	$$(go env GOPATH)/bin/golangci-lint run
 
-# Skips tests that call testkit.NotUnderRace; each states its reason. The race detector needs cgo. The slow
-# tests of RACE_SHORT start processes, repeat crashes at every call, or simulate days; the fast ones run the same code. For the
-# store, that is not so for changes of its members: after a change there, run go test -race ./internal/store (3 minutes).
-# -vet=off: linting runs vet's analyzers; go test would analyse all dependencies again, here for the race detector's build.
-RACE_SHORT := skyserve/cmd/skyserve skyserve/internal/controller/deploy skyserve/internal/sim/eval skyserve/internal/store
+# Runs the fast tests under the race detector: most slow ones start processes, repeat crashes at every call, or simulate
+# days, and the fast ones run the same code. make race-slow runs both (9 minutes), also the changes of the store's members,
+# which only slow tests make; of RACE_SHORT the slow tests take too long for that too. Tests that call testkit.NotUnderRace
+# are skipped; each states its reason. The race detector needs cgo. -vet=off: linting runs vet's analyzers; go test would
+# analyse all dependencies again, here for the race detector's build.
 race:
+	CGO_ENABLED=1 go test -race -vet=off -short -timeout 15m $(CONCURRENT)
+
+RACE_SHORT := skyserve/cmd/skyserve skyserve/internal/controller/deploy skyserve/internal/sim/eval
+race-slow:
 	CGO_ENABLED=1 go test -race -vet=off -timeout 15m $(filter-out $(RACE_SHORT),$(CONCURRENT))
-	CGO_ENABLED=1 go test -race -vet=off -short -timeout 15m $(RACE_SHORT)
 
 # Runs each benchmark once, so that it keeps working; -short leaves out or shortens those that compute for seconds.
 # Figures of all: go test ./lbd/core -run '^$$' -bench .

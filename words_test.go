@@ -321,7 +321,7 @@ func sourceFiles(t *testing.T) []string {
 			}
 			return nil
 		}
-		if slices.Contains(kinds, filepath.Ext(name)) || name == "Makefile" || filepath.ToSlash(path) == ".ci/run" {
+		if slices.Contains(kinds, filepath.Ext(name)) || name == "Makefile" || filepath.Dir(filepath.ToSlash(path)) == ".ci" {
 			paths = append(paths, filepath.ToSlash(path))
 		}
 		return nil

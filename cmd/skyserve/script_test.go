@@ -164,7 +164,7 @@ func TestLongControlPlaneUpdatedScript(t *testing.T) {
 func TestScaleToZeroScript(t *testing.T) { runLongScript(t, "scale_to_zero") }
 func TestStrategyScript(t *testing.T)    { runLongScript(t, "strategy") }
 
-// long runs the tests that take a minute or more of waiting, or many seconds of both processors, as CI does (make long):
+// long runs the tests that take a minute or more of waiting, or many seconds of both processors, as .ci/nightly does (make long):
 // updates and losses of machines in emulated clouds, mostly of whole control planes with three controllers.
 var long = flag.Bool("long", false, "run the tests that take minutes, too")
 

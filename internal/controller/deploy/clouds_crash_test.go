@@ -26,7 +26,7 @@ import (
 // that such a run needs minutes and detects no other errors.
 var everyCall = flag.Bool("crash-every-call", false, "crash after calls that change nothing, too")
 
-// everyChange crashes after every change, with current and with lagging lists, as CI does (make crashes): 45 s of CPU.
+// everyChange crashes after every change, with current and with lagging lists, as .ci/nightly does (make crashes): 45 s of CPU.
 // Otherwise every sixth change is followed by a crash, with both kinds of lists in turn.
 var everyChange = flag.Bool("crash-every-change", false, "crash after every change, with current and with lagging lists")
 
