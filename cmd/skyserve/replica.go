@@ -57,7 +57,8 @@ replica first. drain, donate and remove prompt for confirmation before they act 
 ready replica of a model (--force skips it). If a balancer does not respond, a change
 waits for it for about 20 s and ends with exit code 3: the other balancers have the change,
 and a controller delivers it to that balancer once it responds again. In a service without
-cloud regions, a change first starts balancers that have ended.
+cloud regions, a change first starts balancers that have ended. A replica there whose
+process has ended can be removed; the other commands say what starts it again.
 
 Exit codes: 0 done or no change, 1 failed, 2 usage or not allowed by service.yaml,
 3 partly done, 130 interrupted.`,

@@ -217,6 +217,13 @@ func (s *scaling) result(ctx context.Context, err error) error {
 	if known := decisionError(err); known != nil {
 		return known
 	}
+	if ended := (*deploy.ReplicaEndedError)(nil); errors.As(err, &ended) {
+		hint := fmt.Sprintf("the controller starts it within seconds; repeat this command once 'skyserve replica list --service %s' shows it READY", name)
+		if !ended.IsRestarted {
+			hint = fmt.Sprintf("run 'skyserve up %s', which starts it, then repeat this command", upFile(s.svc))
+		}
+		return &exitError{code: code, err: err, hint: hint}
+	}
 	if known := cloudError(err); errors.As(known, &coded) {
 		return known
 	}

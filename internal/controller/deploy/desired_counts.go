@@ -176,9 +176,6 @@ func RemovedReplicas(changes provision.Changes) (removed []provision.Object) {
 // announceRemoval stores that replicas are removed, before that.
 func (s *ReplicaScaler) announceRemoval(ctx context.Context, changes provision.Changes) error {
 	removed, handles := RemovedReplicas(changes), map[string]bool{}
-	for _, o := range removed {
-		handles[o.Handle] = true
-	}
 	if len(removed) == 0 {
 		return nil
 	}
@@ -188,7 +185,19 @@ func (s *ReplicaScaler) announceRemoval(ctx context.Context, changes provision.C
 	if err := s.CountReplicas(ctx); err != nil { // those that were launched since the last count
 		return err
 	}
-	return s.storeCounts(s.Decisions.withRemoved(handles))
+	have, err := s.listObjects(ctx)
+	if err != nil {
+		return err
+	}
+	next := s.Decisions
+	for _, o := range removed {
+		if isEndedHere(o) {
+			next = next.withEndedRemoved(o, have)
+		} else {
+			handles[o.Handle] = true
+		}
+	}
+	return s.storeCounts(next.withRemoved(handles))
 }
 
 // countLaunched stores the desired counts of a service on this computer after replicas were launched beside others.

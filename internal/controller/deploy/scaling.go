@@ -197,7 +197,8 @@ func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, 
 	return DesiredReplicas{Counts: map[cloud.ReplicaGroup]provision.ClassCounts{g: counts}}, nil
 }
 
-// PlanRemoval returns the plan of removing one replica, which the caller applies. It calls BeforeRemoval.
+// PlanRemoval returns the plan of removing one replica, which the caller applies. On this computer, its process may have
+// ended. It calls BeforeRemoval.
 func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*MachinePlan, error) {
 	if isStaticReplica(s.Spec, id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrNotManaged)
@@ -206,7 +207,7 @@ func (s *ReplicaScaler) PlanRemoval(ctx context.Context, id string) (*MachinePla
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkRemovable(have, id); err != nil {
+	if err := s.checkRemovable(withEnded(have), id); err != nil {
 		return nil, err
 	}
 	if err := s.callBeforeRemoval(ctx); err != nil {
@@ -307,7 +308,7 @@ func (s *ReplicaScaler) checkStorable(ctx context.Context, id string) error {
 	case err != nil:
 		return err
 	case !isStaticReplica(s.Spec, id) && !isRunning(have, id):
-		return &NoReplicaError{ID: id}
+		return notRunningError(have, id)
 	case cloud.UsesClouds(s.Spec) && isStaticReplica(s.Spec, id):
 		return fmt.Errorf("%s: %w", id, ErrNoStaticDecisions)
 	case cloud.UsesClouds(s.Spec):
