@@ -39,7 +39,7 @@ func TestStatesAreInGlossary(t *testing.T) {
 	if len(service) != 5 || len(replica) != 10 || len(balancer) != 1 {
 		t.Fatalf("read %q, %q, %q", service, replica, balancer)
 	}
-	for _, state := range []string{"PROVISIONING", "STARTING", "READY", "DRAINING", "INTERRUPTED", "FAILED"} { // shared with replicas
+	for _, state := range []string{"PROVISIONING", "STARTING", "READY", "NOT_READY", "DRAINING", "INTERRUPTED", "FAILED"} { // shared with replicas
 		if !slices.Contains(replica, state) {
 			t.Errorf("a replica has no state %s", state)
 		}

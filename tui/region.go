@@ -67,6 +67,8 @@ func (g glyphs) balancerMark(state service.ReplicaState) (string, role) {
 		return g.ready, roleGood
 	case service.StateProvisioning, service.StateStarting:
 		return g.starting, roleWarn
+	case service.StateNotReady:
+		return g.warning, roleBad
 	case service.StateDraining:
 		return g.draining, roleWarn
 	case service.StateUnreachable, service.StateInterrupted:

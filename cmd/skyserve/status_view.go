@@ -188,6 +188,13 @@ func (v *serviceView) writeStatus(w io.Writer, s *deploy.ServiceStatus, format o
 		return err
 	}
 	printPlainHTTP(w, v.spec)
+	var replicas []drainableReplica
+	for _, r := range s.Regions {
+		for _, m := range r.Replicas {
+			replicas = append(replicas, drainableReplica{m.ID, m.Model, m.Drained, m.Drained || m.Donated})
+		}
+	}
+	printDrained(w, v.spec, replicas)
 	alerts, reasonOfController := s.Alerts, ""
 	if c := s.Controller; c != nil {
 		alerts, reasonOfController = telemetry.MergeAlerts(s.Alerts, c.Alerts), controllerReason(c)

@@ -53,16 +53,34 @@ func printEmptyModels(w io.Writer, spec *service.Spec) {
 
 // warnDrained warns of models that have no ready replica because operators drained them: `up` leaves them drained.
 func (u *upRun) warnDrained() {
-	for _, m := range u.spec.Models {
+	var replicas []drainableReplica
+	for _, w := range u.changes.Desired {
+		if w.Kind == provision.KindReplica {
+			replicas = append(replicas, drainableReplica{w.ID, w.Labels["model"], slices.Contains(u.drained, w.ID), u.draining[w.ID]})
+		}
+	}
+	printDrained(u.errOut, u.spec, replicas)
+}
+
+// drainableReplica is a replica for printDrained.
+type drainableReplica struct {
+	id, model string
+	// drained is true for a replica that operators drained, idle for those and others that receive no requests.
+	drained, idle bool
+}
+
+// printDrained warns of models that have no ready replica because operators drained them.
+func printDrained(w io.Writer, spec *service.Spec, replicas []drainableReplica) {
+	for _, m := range spec.Models {
 		var drained []string
 		serves := false
-		for _, w := range u.changes.Desired {
+		for _, r := range replicas {
 			switch {
-			case w.Kind != provision.KindReplica || w.Labels["model"] != m.Name:
-			case slices.Contains(u.drained, w.ID):
-				drained = append(drained, w.ID)
+			case r.model != m.Name:
+			case r.drained:
+				drained = append(drained, r.id)
 			default:
-				serves = serves || !u.draining[w.ID]
+				serves = serves || !r.idle
 			}
 		}
 		if serves || len(drained) == 0 {
@@ -72,7 +90,7 @@ func (u *upRun) warnDrained() {
 		if len(drained) > 1 {
 			are, them = "are", "them"
 		}
-		printMessage(u.errOut, labelWarning, "model %s has no ready replica: %s %s drained; 'skyserve replica drain %s --undo' lets %s serve",
+		printMessage(w, labelWarning, "model %s has no ready replica: %s %s drained; 'skyserve replica drain %s --undo' lets %s serve",
 			m.Name, printable.Count(len(drained), "replica"), are, strings.Join(drained, " "), them)
 	}
 }

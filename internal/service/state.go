@@ -1,10 +1,21 @@
 package service
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // StateUnreachable is the state of a balancer or a name server that does not respond. The other states of a balancer
-// are StateProvisioning, StateStarting, StateReady, StateDraining, StateInterrupted and, only in `status`, StateFailed.
+// are StateProvisioning, StateStarting, StateReady, StateNotReady, StateDraining, StateInterrupted and, only in `status`,
+// StateFailed.
 const StateUnreachable ReplicaState = "UNREACHABLE"
+
+// Reasons of balancers without a ready replica. Drained replicas are not attached: their balancer reports
+// ReasonNoReplicas, and whoever knows the decisions replaces it by ReasonAllDrained (BalancerFacts.Replicas).
+const (
+	ReasonNoReplicas = "no attached replicas"
+	ReasonAllDrained = "all its replicas are drained"
+)
 
 // StateReason is a state with its reason. The zero value means that the state is unknown.
 type StateReason struct {
@@ -66,6 +77,8 @@ type BalancerFacts struct {
 	Reported StateReason
 	// Silence is why it does not respond; empty = the reason of its machine.
 	Silence string
+	// Replicas are the states of the replicas of its region.
+	Replicas []ReplicaState
 }
 
 // State returns the state of the balancer.
@@ -81,8 +94,16 @@ func (f BalancerFacts) State() StateReason {
 			return f.Machine
 		}
 	}
+	if f.Reported == (StateReason{StateStarting, ReasonNoReplicas}) && areDrained(f.Replicas) {
+		return StateReason{StateNotReady, ReasonAllDrained}
+	}
 	if responds {
 		return f.Reported
 	}
 	return StateReason{StateUnreachable, cmp.Or(f.Silence, f.Machine.Reason)}
+}
+
+// areDrained reports whether there are replicas, and all of them are drained or donated.
+func areDrained(replicas []ReplicaState) bool {
+	return len(replicas) > 0 && !slices.ContainsFunc(replicas, func(s ReplicaState) bool { return s != StateDraining && s != StateDonated })
 }

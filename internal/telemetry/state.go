@@ -43,12 +43,6 @@ func (s *Snapshot) addStates(states []MachineState, donations []Donation) {
 		known[d.Replica] = m
 	}
 	for i := range s.Regions {
-		for k := range s.Regions[i].Balancers {
-			b := &s.Regions[i].Balancers[k]
-			if m, has := known[b.ID]; has && m.Balancer {
-				b.addState(m)
-			}
-		}
 		for k := range s.Regions[i].Replicas {
 			r := &s.Regions[i].Replicas[k]
 			if m, has := known[r.ID]; has && !m.Balancer {
@@ -65,6 +59,17 @@ func (s *Snapshot) addStates(states []MachineState, donations []Donation) {
 			}
 		}
 		slices.SortStableFunc(region.Replicas, func(a, b ReplicaSnapshot) int { return cmp.Compare(a.ID, b.ID) })
+		var replicas []service.ReplicaState
+		for _, r := range region.Replicas {
+			replicas = append(replicas, r.State)
+		}
+		for k := range region.Balancers {
+			b := &region.Balancers[k]
+			m := known[b.ID] // zero: only what it reports is known
+			if m.Balancer || b.State == service.StateStarting {
+				b.addState(m, replicas)
+			}
+		}
 	}
 }
 
@@ -90,9 +95,9 @@ func (m MachineState) unattached() ReplicaSnapshot {
 	}
 }
 
-// addState sets the state of a balancer.
-func (b *BalancerSnapshot) addState(m MachineState) {
-	f := service.BalancerFacts{Machine: m.Machine, Reported: service.StateReason{State: b.State, Reason: b.Reason}}
+// addState sets the state of a balancer. replicas are the states of its region's replicas.
+func (b *BalancerSnapshot) addState(m MachineState, replicas []service.ReplicaState) {
+	f := service.BalancerFacts{Machine: m.Machine, Reported: service.StateReason{State: b.State, Reason: b.Reason}, Replicas: replicas}
 	if b.State == service.StateUnreachable {
 		f.Reported, f.Silence, b.Unresponsive = service.StateReason{}, b.Reason, true
 	}

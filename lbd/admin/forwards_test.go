@@ -31,7 +31,11 @@ func TestBalancerThatForwardsAll(t *testing.T) {
 		for name, replicas := range map[string][]Replica{"without replicas": nil, "draining": {{State: service.StateDraining}}} {
 			b := &balancer{peers: []peer.Health{tt.peer}, replicas: replicas}
 			got := api(b, func(o *Options) { o.Self.Balancer.Forward = tt.forward }).Region().Balancers[0]
-			if got.State != tt.state || tt.state == service.StateReady && got.Reason != "no ready replica, forwarding all requests" {
+			want := tt.state
+			if len(replicas) > 0 && want == service.StateStarting { // nothing starts
+				want = service.StateNotReady
+			}
+			if got.State != want || want == service.StateReady && got.Reason != "no ready replica, forwarding all requests" || want == service.StateNotReady && got.Reason != "all its replicas are drained" {
 				t.Errorf("%s, %s: %+v", tt.name, name, got)
 			}
 		}

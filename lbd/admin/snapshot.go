@@ -159,7 +159,7 @@ func sortedFlows(sums map[service.Region]int64) []telemetry.Flow {
 
 // self describes this balancer. It is ready if it has a required certificate and one of its
 // replicas is ready. A balancer without replicas, or whose replicas all drain, is ready if it forwards to a
-// peer with a ready replica. Models that scale to zero need no replica.
+// peer with a ready replica, else it is not ready. Models that scale to zero need no replica.
 func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.BalancerSnapshot {
 	self := a.opts.Self
 	scheme, adminScheme := "http", "http"
@@ -194,7 +194,9 @@ func (a *API) self(replicas []Replica, models []core.ModelView) telemetry.Balanc
 	case !slices.ContainsFunc(replicas, ready) && startOnDemand(replicas, models):
 		b.Reason = cmp.Or(b.Reason, "no ready replica, models start at their first request")
 	case len(replicas) == 0:
-		b.State, b.Reason = service.StateStarting, "no attached replicas"
+		b.State, b.Reason = service.StateStarting, service.ReasonNoReplicas
+	case !slices.ContainsFunc(replicas, serves):
+		b.State, b.Reason = service.StateNotReady, service.ReasonAllDrained
 	case !slices.ContainsFunc(replicas, ready):
 		b.State, b.Reason = service.StateStarting, fmt.Sprintf("none of %s is ready", printable.Count(len(replicas), "replica"))
 	}

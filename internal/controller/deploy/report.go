@@ -45,22 +45,26 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 		s.Store = "unknown"
 	}
 	for n := range s.Regions {
+		var replicas []service.ReplicaState
+		for m := range s.Regions[n].Replicas {
+			r := &s.Regions[n].Replicas[m]
+			i.addReplicaReport(r, reports)
+			replicas = append(replicas, r.State)
+		}
 		for m := range s.Regions[n].Balancers {
 			if b := &s.Regions[n].Balancers[m]; !unknown[b.ID] {
-				addBalancerReport(b, balancers)
+				addBalancerReport(b, balancers, replicas)
 			}
-		}
-		for m := range s.Regions[n].Replicas {
-			i.addReplicaReport(&s.Regions[n].Replicas[m], reports)
 		}
 	}
 	s.addSnapshots(snapshots)
 	s.Cold = append(coldLines(snapshots, s.Regions), emptyLines(i.Deployer.Spec, s.Regions)...)
 }
 
-// addBalancerReport adds what a balancer reports about itself to the state of its machine.
-func addBalancerReport(b *MachineStatus, reports map[string]service.StateReason) {
-	f := service.BalancerFacts{Machine: service.StateReason{State: b.State, Reason: b.Reason}, Reported: reports[b.ID]}
+// addBalancerReport adds what a balancer reports about itself to the state of its machine. replicas are the states of its
+// region's replicas.
+func addBalancerReport(b *MachineStatus, reports map[string]service.StateReason, replicas []service.ReplicaState) {
+	f := service.BalancerFacts{Machine: service.StateReason{State: b.State, Reason: b.Reason}, Reported: reports[b.ID], Replicas: replicas}
 	if f.Reported.State == "" && (b.State == service.StateReady || b.State == service.StateDraining) {
 		f.Reported = f.Machine // its agent probes it
 	}
