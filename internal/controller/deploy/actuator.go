@@ -166,7 +166,7 @@ func (rc *Reconciler) storeDecisions(ctx context.Context, spec *service.Spec, ha
 		next = next.Reclaimed(id).WithDonated(id, service.Donation{Since: now, Until: now})
 	}
 	next = next.withRemoved(next.drainingHandles(have))
-	next = next.onlyExisting(func(id string) bool { return isRunning(have, id) || isStaticReplica(spec, id) })
+	next = next.onlyExisting(have, spec)
 	if was.equal(next) {
 		return nil
 	}

@@ -117,10 +117,12 @@ func (d ReplicaDecisions) Reclaimed(id string) ReplicaDecisions {
 	return d
 }
 
-// onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused.
-func (d ReplicaDecisions) onlyExisting(exists func(id string) bool) ReplicaDecisions {
-	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return !exists(id) })
-	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool { return !exists(r.ID) })
+// onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused. A drained replica on
+// this computer whose process has ended stays drained: the controller starts it again.
+func (d ReplicaDecisions) onlyExisting(have []provision.Object, spec *service.Spec) ReplicaDecisions {
+	withEnded := withEnded(have)
+	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return !isRunning(withEnded, id) && !isStaticReplica(spec, id) })
+	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool { return !isRunning(have, r.ID) && !isStaticReplica(spec, r.ID) })
 	return d
 }
 
