@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"skyserve/internal/service"
@@ -45,8 +46,10 @@ type history struct {
 
 	pushMu      sync.Mutex // one push at a time; guards the following fields
 	startMinute int64      // the minute in which this process started
-	storedUntil int64      // minutes before it are stored
 	lastPushed  []telemetry.Point
+
+	// storedUntil is the minute before which all own points are stored. Only a push changes it.
+	storedUntil atomic.Int64
 
 	mu sync.Mutex
 	// earlier contains the counts of an earlier process of this balancer for the minute in which this
@@ -114,7 +117,7 @@ func (h *history) pushPoints(ctx context.Context) error {
 	if err := h.readEarlier(ctx); err != nil {
 		return err
 	}
-	points := h.localPoints(h.storedUntil)
+	points := h.localPoints(h.storedUntil.Load())
 	if slices.Equal(points, h.lastPushed) {
 		return nil
 	}
@@ -123,9 +126,9 @@ func (h *history) pushPoints(ctx context.Context) error {
 			return err
 		}
 		// Earlier minutes no longer change; this minute may.
-		h.storedUntil = chunk[len(chunk)-1].Minute
+		h.storedUntil.Store(chunk[len(chunk)-1].Minute)
 	}
-	h.lastPushed = h.pointsSince(points, h.storedUntil)
+	h.lastPushed = h.pointsSince(points, h.storedUntil.Load())
 	return nil
 }
 
@@ -173,6 +176,11 @@ func (h *history) localPoints(since int64) []telemetry.Point {
 	return points
 }
 
+// UnstoredPoints returns this balancer's own points from a minute on that may differ from those in the store.
+func (h *history) UnstoredPoints(sinceMinute int64) []telemetry.Point {
+	return h.localPoints(max(sinceMinute, h.storedUntil.Load()))
+}
+
 // pointsSince returns the points of a minute and later.
 func (h *history) pointsSince(points []telemetry.Point, since int64) []telemetry.Point {
 	i, _ := slices.BinarySearchFunc(points, since, func(p telemetry.Point, m int64) int { return cmp.Compare(p.Minute, m) })
@@ -180,8 +188,8 @@ func (h *history) pointsSince(points []telemetry.Point, since int64) []telemetry
 }
 
 // History returns all balancers' points from a minute on, sorted by minute, region, balancer, model
-// and tier. This balancer's own points replace older ones from the store. If the store is unavailable,
-// only its own points are returned, and complete is false.
+// and tier. This balancer's own points replace older ones from the store; those of other balancers lack what these have
+// not stored yet (UnstoredPoints). If the store is unavailable, only its own points are returned, and complete is false.
 func (h *history) History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error) {
 	all := map[pointKey]telemetry.Point{}
 	err = h.readPoints(ctx, sinceMinute, all)

@@ -237,6 +237,32 @@ func TestHistoryMergesAllBalancers(t *testing.T) {
 	}
 }
 
+// Readers of the history ask every balancer for the points that the store may lack.
+func TestUnstoredPoints(t *testing.T) {
+	s := newFakePointStore()
+	remembering(t, s, func(t *testing.T, h *history, m *memory, stop func()) {
+		first := time.Now().Unix() / 60
+		check := func(when string, since int64, want ...telemetry.Point) {
+			t.Helper()
+			if got := h.UnstoredPoints(since); !slices.Equal(got, want) {
+				t.Errorf("%s: %+v, want %+v", when, got, want)
+			}
+		}
+		m.count()
+		check("before the first push", 0, point(first, 1))
+		time.Sleep(time.Minute + pushInterval)
+		m.count()
+		time.Sleep(pushInterval)
+		m.count()
+		check("this minute is stored in part", 0, point(first+1, 2))
+		s.set(func(s *fakePointStore) { s.away = errors.New("no majority") })
+		time.Sleep(2 * time.Minute)
+		m.count()
+		check("the store is unavailable", 0, point(first+1, 2), point(first+3, 1))
+		check("only the last minute", first+3, point(first+3, 1))
+	})
+}
+
 func TestHistoryWithoutStore(t *testing.T) {
 	m := &memory{points: []telemetry.Point{point(101, 5)}}
 	h := newHistory("lb-us-0", m.since, nil, slog.New(slog.DiscardHandler))

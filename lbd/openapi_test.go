@@ -228,6 +228,7 @@ func TestAdminAPIFollowsOpenAPI(t *testing.T) {
 		{route: "GET /v1/snapshot", status: 200},
 		{route: "GET /v1/service", status: 404},
 		{route: "GET /v1/history", path: "/v1/history?since=1", status: 200},
+		{route: "GET /v1/history", path: "/v1/history?points=unstored", status: 200},
 		{route: "GET /v1/history", path: "/v1/history?since=x", status: 400},
 		{route: "GET /v1/usage", path: "/v1/usage?month=2026-11", status: 200},
 		{route: "GET /v1/usage", path: "/v1/usage?month=now", status: 400},

@@ -33,6 +33,8 @@ type Observed struct {
 	Snapshot *telemetry.Snapshot
 	// Backlog are the batches that have not ended.
 	Backlog []plan.Backlog
+	// lacksUnstored is true if Points lack what some balancer has not stored yet.
+	lacksUnstored bool
 	// Failed is the number of balancers without a snapshot: no response, an error or an invalid
 	// service.yaml.
 	Failed int
@@ -45,8 +47,7 @@ var ErrNoBalancerResponds = errors.New("no balancer responds")
 // Observe reads a service's service.yaml, its replicas and, if history is true, its history from
 // sinceMinute on, through its balancers' admin APIs. sinceMinute is in minutes since the Unix
 // epoch. Observe reads the replicas from all balancers, because each has the newest reports of its
-// own region, and takes the first valid service.yaml of them. The history is that of the first balancer that can read it
-// from the store; if none can, it is collected from every balancer's memory. Observe returns ErrNoBalancerResponds
+// own region, and takes the first valid service.yaml of them. The history is that of ReadHistory. Observe returns ErrNoBalancerResponds
 // when no balancer responds, and another error when those that respond return errors or an invalid service.yaml.
 func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64, history bool) (*Observed, error) {
 	if len(admins) == 0 {
@@ -82,6 +83,7 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 	o.RTT, o.Backlog = roundTrips(snapshots), backlogOf(snapshots)
 	if history {
 		o.addHistory(ctx, live, sinceMinute)
+		o.lacksUnstored = o.lacksUnstored || o.Failed > 0
 	}
 	return o, nil
 }
@@ -217,14 +219,13 @@ func replicaReportAge(r telemetry.ReplicaSnapshot) int64 {
 	return *r.AgeMillis
 }
 
-// History returns the points as the history that forecasts use. While the store responds, the points come from one
-// balancer, which reads those of the other balancers from the store. For a short time after the end of a minute, not
-// all balancers have stored it, and its load would be too low: it and the running minute are then omitted. With one
-// balancer no minute is omitted.
+// History returns the points as the history that forecasts use. For a short time after the end of a minute, not all
+// balancers have stored it. If one that has not does not respond, the minute's load would be too low: it and the running
+// minute are then omitted. With one balancer no minute is omitted.
 func (o *Observed) History(now time.Time) (*forecast.History, error) {
 	settled := settledMinute(now)
 	several := slices.ContainsFunc(o.Points, func(p telemetry.Point) bool { return p.Balancer != o.Points[0].Balancer })
-	if !several || settled == now.Unix()/60 {
+	if !o.lacksUnstored || !several || settled == now.Unix()/60 {
 		return demand.Traffic(o.Points)
 	}
 	stored := slices.DeleteFunc(slices.Clone(o.Points), func(p telemetry.Point) bool { return p.Minute >= settled })
@@ -239,8 +240,11 @@ func (o *Observed) addHistory(ctx context.Context, admins []*telemetry.Client, s
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
 	defer cancel()
 	points, complete, failures := ReadHistory(ctx, admins, sinceMinute)
-	o.Points = points
+	o.Points, o.lacksUnstored = points, len(failures) > 0
 	if complete {
+		if failed := len(failures); failed > 0 {
+			o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not return their latest load: what they have not stored yet is missing", failed, len(admins)))
+		}
 		return
 	}
 	o.Notes = append(o.Notes, "the store does not respond: the history contains only the minutes that balancers have in memory")
@@ -251,20 +255,56 @@ func (o *Observed) addHistory(ctx context.Context, admins []*telemetry.Client, s
 
 // ReadHistory returns the points of a service from sinceMinute on, in minutes since the Unix epoch. They
 // are complete if a balancer can read them from the store; otherwise they are collected from every
-// balancer's memory. failures are the errors of the balancers that did not return their history.
+// balancer's memory. The points that balancers have not stored yet come from each of them. failures are the errors of
+// the balancers whose own points may be missing.
 func ReadHistory(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points []telemetry.Point, complete bool, failures []error) {
-	for _, admin := range admins {
-		some, complete, err := admin.History(ctx, sinceMinute)
+	// First the unstored points: those that are stored after this are in the store when it is read.
+	unstored, errs := readUnstored(ctx, admins, sinceMinute)
+	for i, admin := range admins {
+		some, fromStore, err := admin.History(ctx, sinceMinute)
 		if err != nil {
 			failures = append(failures, err)
 			continue
 		}
-		if complete {
-			return some, true, failures
-		}
 		points = append(points, some...)
+		if fromStore {
+			complete = true
+			errs[i] = nil // these points contain the balancer's own
+			failures = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+			break
+		}
 	}
-	return points, false, failures
+	return mergePoints(points, slices.Concat(unstored...)), complete, failures
+}
+
+// readUnstored reads from all balancers concurrently what they have not stored yet.
+func readUnstored(ctx context.Context, admins []*telemetry.Client, sinceMinute int64) (points [][]telemetry.Point, errs []error) {
+	ctx, cancel := context.WithTimeout(ctx, observeTimeout)
+	defer cancel()
+	points, errs = make([][]telemetry.Point, len(admins)), make([]error, len(admins))
+	var wg sync.WaitGroup
+	for i, admin := range admins {
+		wg.Go(func() { points[i], errs[i] = admin.UnstoredPoints(ctx, sinceMinute) })
+	}
+	wg.Wait()
+	return points, errs
+}
+
+// mergePoints returns points with newer ones, which replace those of the same balancer, minute, model and tier. Their order
+// is not defined.
+func mergePoints(points, newer []telemetry.Point) []telemetry.Point {
+	type key struct {
+		minute          int64
+		balancer, model string
+		tier            service.Tier
+	}
+	keyOf := func(p *telemetry.Point) key { return key{p.Minute, p.Balancer, p.Model, p.Tier} }
+	latest := make(map[key]telemetry.Point, len(newer))
+	for i := range newer {
+		latest[keyOf(&newer[i])] = newer[i]
+	}
+	points = slices.DeleteFunc(points, func(p telemetry.Point) bool { _, replaced := latest[keyOf(&p)]; return replaced })
+	return slices.AppendSeq(points, maps.Values(latest))
 }
 
 // backlogOf returns the backlog of the batches that have not ended. Every balancer reports all batches, except

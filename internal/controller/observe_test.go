@@ -254,8 +254,58 @@ func TestObserveWithHungBalancer(t *testing.T) {
 	})
 }
 
-// The history comes from one balancer and the store: in the first seconds of a minute it lacks what the other balancers
-// have not stored of the minute before.
+// One balancer reads the store, into which the others have not put their last seconds: they are asked for these.
+func TestHistoryHasUnstoredPoints(t *testing.T) {
+	admin := func(stored, unstored string) string {
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v1/service", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(demandtest.Service)) })
+		mux.HandleFunc("GET /v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(oneReady)) })
+		mux.HandleFunc("GET /v1/history", func(w http.ResponseWriter, r *http.Request) {
+			switch own := r.FormValue("points") == telemetry.PointsUnstored; {
+			case own && unstored == "":
+				http.Error(w, `{"error":{"message":"busy"}}`, http.StatusServiceUnavailable)
+			case own:
+				_, _ = w.Write([]byte(answerOf("false", unstored)))
+			default:
+				_, _ = w.Write([]byte(answerOf("true", stored)))
+			}
+		})
+		srv := httptest.NewServer(mux)
+		t.Cleanup(srv.Close)
+		return srv.URL
+	}
+	of := func(place string, minute, tokens int) string {
+		return fmt.Sprintf(`{"minute":%d,"balancer":"lb-%s","region":"local/%s","model":"chat-small","tier":"IW-F","prompt_tokens":%d}`, minute, place, place, tokens)
+	}
+	us := admin(of("us", 7, 3)+","+of("us", 8, 6)+","+of("eu", 7, 4), of("us", 8, 6))
+	for _, c := range []struct {
+		name, unstored string
+		want           map[service.Region][]float64
+		notes          string
+	}{
+		{"both respond", of("eu", 7, 400) + "," + of("eu", 8, 5), map[service.Region][]float64{"local/eu": {400, 5}, "local/us": {3, 6}}, ""},
+		{"one does not", "", map[service.Region][]float64{"local/eu": {4}, "local/us": {3}}, "1 of 2 balancers did not return their latest load: what they have not stored yet is missing"},
+	} {
+		o, err := Observe(t.Context(), clients(us, admin("", c.unstored)), 0, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := o.History(time.Unix(9*60+5, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[service.Region][]float64{}
+		for _, s := range h.Series {
+			got[s.Region] = s.Values
+		}
+		if notes := strings.Join(o.Notes, "; "); !maps.EqualFunc(got, c.want, slices.Equal[[]float64]) || notes != c.notes {
+			t.Errorf("%s: loads by minute %v, want %v; notes %q, want %q", c.name, got, c.want, notes, c.notes)
+		}
+	}
+}
+
+// The store lacks, in the first seconds of a minute, what balancers that do not respond have not stored of the minute
+// before.
 func TestTrafficOmitsMinuteBeingStored(t *testing.T) {
 	point := func(balancer string, minute, tokens int64) telemetry.Point {
 		return telemetry.Point{Minute: minute, Balancer: balancer, Region: "local/us", Model: "m", Tier: service.TierFast, Requests: 1, PromptTokens: tokens}
@@ -274,7 +324,7 @@ func TestTrafficOmitsMinuteBeingStored(t *testing.T) {
 		{"one balancer", one, 9, []float64{600, 600, 50}},
 		{"none", nil, 9, nil},
 	} {
-		h, err := (&Observed{Points: c.points}).History(time.Unix(102*60+int64(c.second), 0))
+		h, err := (&Observed{Points: c.points, lacksUnstored: true}).History(time.Unix(102*60+int64(c.second), 0))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,11 +12,24 @@ import (
 
 // History returns the points from sinceMinute on (minutes since the Unix epoch). complete is
 // false if the store did not respond; the points are then only those that this balancer has in
-// memory.
+// memory. The points of other balancers lack what these have not stored yet.
 func (c *Client) History(ctx context.Context, sinceMinute int64) (points []Point, complete bool, err error) {
+	return c.history(ctx, "/v1/history?since="+strconv.FormatInt(sinceMinute, 10))
+}
+
+// PointsUnstored is the value of the parameter points of GET /v1/history for UnstoredPoints.
+const PointsUnstored = "unstored"
+
+// UnstoredPoints returns this balancer's own points from sinceMinute on that may differ from those in the store. A balancer
+// of an older version returns its History.
+func (c *Client) UnstoredPoints(ctx context.Context, sinceMinute int64) ([]Point, error) {
+	points, _, err := c.history(ctx, "/v1/history?points="+PointsUnstored+"&since="+strconv.FormatInt(sinceMinute, 10))
+	return points, err
+}
+
+func (c *Client) history(ctx context.Context, path string) (points []Point, complete bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, clientTimeout)
 	defer cancel()
-	path := "/v1/history?since=" + strconv.FormatInt(sinceMinute, 10)
 	res, err := c.stream(ctx, http.MethodGet, path, http.NoBody, clientTimeout)
 	if err != nil {
 		return nil, false, err

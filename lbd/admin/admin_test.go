@@ -36,6 +36,7 @@ type balancer struct {
 	stats    proxy.TrafficStats
 	peers    []peer.Health
 	points   []telemetry.Point
+	unstored []telemetry.Point
 	complete bool
 	broken   error
 	since    int64
@@ -95,6 +96,11 @@ func (b *balancer) Subscribe() (<-chan json.RawMessage, func()) { return b.event
 func (b *balancer) History(_ context.Context, since int64) ([]telemetry.Point, bool, error) {
 	b.since = since
 	return b.points, b.complete, b.broken
+}
+
+func (b *balancer) UnstoredPoints(since int64) []telemetry.Point {
+	b.since = since
+	return b.unstored
 }
 
 func (b *balancer) Usage(_ context.Context, month string) ([]telemetry.UsageRow, bool) {
@@ -331,6 +337,10 @@ func TestServiceAndHistory(t *testing.T) {
 	}
 	if want := int64(1_700_000_000/60 - 7*24*60); b.since != want {
 		t.Errorf("asked since %d, want a week back: %d", b.since, want)
+	}
+	b.unstored = []telemetry.Point{{Minute: 6, Balancer: "lb-us-0", Requests: 1}}
+	if status, body := call(a, "GET", "/v1/history?since=5&points=unstored", ""); status != 200 || !strings.Contains(body, `"points":[{"minute":6,`) || b.since != 5 {
+		t.Errorf("got %d %s since %d", status, body, b.since)
 	}
 	b.broken = errors.New("disk on fire")
 	a = api(b, func(o *Options) {

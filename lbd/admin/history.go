@@ -30,7 +30,14 @@ func (a *API) serveHistory(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
 	defer cancel()
-	points, complete, err := a.opts.History.History(ctx, since)
+	var points []telemetry.Point
+	var complete bool
+	var err error
+	if r.URL.Query().Get("points") == telemetry.PointsUnstored {
+		points = a.opts.History.UnstoredPoints(since)
+	} else {
+		points, complete, err = a.opts.History.History(ctx, since)
+	}
 	if err != nil {
 		a.opts.Logger.Error("reading history failed", "since", since, "err", err)
 		writeError(w, http.StatusInternalServerError, "reading the history failed; see the balancer's log")

@@ -85,10 +85,11 @@ type Decisions interface {
 	Subscribe() (events <-chan json.RawMessage, cancel func())
 }
 
-// HistorySource returns the load of each minute. complete is false if the points of other balancers
-// are missing.
+// HistorySource returns the load of each minute. complete is false if the store, which has the points of other balancers,
+// does not respond. UnstoredPoints returns the balancer's own points that may differ from those in the store.
 type HistorySource interface {
 	History(ctx context.Context, sinceMinute int64) (points []telemetry.Point, complete bool, err error)
+	UnstoredPoints(sinceMinute int64) []telemetry.Point
 }
 
 // Options configure the API. Workers, Traffic, Decisions, History, Usage and Peers are required.
