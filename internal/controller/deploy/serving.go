@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"skyserve/internal/agent"
 	"skyserve/internal/identity"
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
@@ -24,6 +26,10 @@ import (
 const (
 	// servePollInterval is the polling interval of balancers on this computer.
 	servePollInterval = 50 * time.Millisecond
+	// portTimeout is how long a balancer may fail to listen because a port is in use: an earlier process may still be
+	// ending. portPollInterval is the interval of the check.
+	portTimeout      = 5 * time.Second
+	portPollInterval = time.Second
 	// reportTimeout is how long AwaitServing waits for the reports that ready balancers exchange: many times the interval
 	// of their heartbeats.
 	reportTimeout = 3 * time.Second
@@ -57,10 +63,12 @@ func (e *NotReadyError) Unwrap() error { return e.Cause }
 
 // AwaitServing returns when every balancer on this computer is ready and reports its replicas ready,
 // including those of static regions. Balancers report that shortly after the agents. ready is called
-// once for each balancer and replica; may be nil. When ctx ends first, the error is a *NotReadyError.
+// once for each balancer and replica; may be nil. When ctx ends first, the error is a *NotReadyError. A balancer whose port
+// stays in use is a *StartFailedError.
 func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draining map[string]bool, ready func(id string)) error {
 	waiting := dl.servingIDs(spec, draining)
 	total := len(waiting)
+	ports, checked := portWatch{}, time.Now()
 	for {
 		reasons := dl.unreadyReasons(ctx, spec, waiting)
 		for _, id := range slices.Clone(waiting) {
@@ -76,10 +84,59 @@ func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draini
 			dl.awaitReports(ctx)
 			return nil
 		}
+		if time.Since(checked) >= portPollInterval {
+			seen := dl.readStatusesOf(ctx, dl.balancersAmong(waiting))
+			checked = time.Now()
+			if err := ports.check(checked, seen); err != nil {
+				return err
+			}
+		}
 		if !sleep(ctx, servePollInterval) {
 			return &NotReadyError{Waiting: waiting, Reasons: reasons, Ready: total - len(waiting), Cause: context.Cause(ctx)}
 		}
 	}
+}
+
+// balancersAmong returns the machines of balancers with these ids.
+func (dl *Delivery) balancersAmong(ids []string) []provision.Object {
+	return slices.DeleteFunc(slices.Clone(dl.Machines), func(o provision.Object) bool {
+		return o.Kind != provision.KindBalancer || !slices.Contains(ids, o.ID)
+	})
+}
+
+// portWatch has the first reports, by balancers that are not ready, that a port is in use. Deliver does not see
+// all of these failures: a balancer has no readiness probe, so its agent takes it for ready while it starts, and then counts
+// its attempts from the beginning. A failure counts only if an attempt failed during the wait: the operator may have stopped
+// the other process before it.
+type portWatch map[string]*portFailure
+
+type portFailure struct {
+	since    time.Time
+	attempts int
+	again    bool // there was another attempt since
+}
+
+// check returns the failures of the balancers that cannot listen; nil if there are none yet.
+func (w portWatch) check(now time.Time, seen map[string]AgentReport) error {
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(seen)) {
+		f, first := seen[id].Failure, w[id]
+		if f == nil || f.Kind != agent.FailurePortInUse {
+			if first != nil && seen[id].Err == nil {
+				first.again = true
+			}
+			continue
+		}
+		if first == nil {
+			first = &portFailure{since: now, attempts: f.Attempts}
+			w[id] = first
+		}
+		first.again = first.again || f.Attempts != first.attempts
+		if first.again && (f.Permanent || now.Sub(first.since) >= portTimeout) {
+			errs = append(errs, &StartFailedError{id, *f})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // awaitReports waits until every balancer on this computer has the report of every other one, so that a first snapshot
