@@ -120,10 +120,14 @@ func clusterOptions(config service.ControllerConfig, self *identity.Party, c ser
 // clusterState returns the state of a cluster for balancers and operators.
 func clusterState(c store.ClusterStatus, now time.Time) telemetry.StoreState {
 	c = c.WithoutLag(now)
-	s := telemetry.StoreState{Nodes: len(c.Members), Replicated: c.Replicated(), Leader: c.Leader, Members: []telemetry.StoreMember{}, Problem: c.NotReplicatedReason()}
+	s := telemetry.StoreState{Replicated: c.Replicated(), Leader: c.Leader, Members: []telemetry.StoreMember{}, Problem: c.NotReplicatedReason()}
 	for _, m := range c.Members {
+		if c.IsReplaced(m) {
+			continue
+		}
 		s.Members = append(s.Members, telemetry.StoreMember{Node: m.Node, State: string(m.State), Problem: m.Problem})
 	}
+	s.Nodes = len(s.Members)
 	return s
 }
 

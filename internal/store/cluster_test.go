@@ -504,6 +504,20 @@ func TestClusterRefuses(t *testing.T) {
 	}
 }
 
+// A node with a new disk has two members until the earlier one is removed. It responds, so nothing says that it does not.
+func TestReplacedMemberDoesNotLookSilent(t *testing.T) {
+	c := ClusterStatus{Open: true, Leader: "a", Members: []MemberStatus{
+		{Node: "a", State: MemberLeader}, {Node: "b", State: MemberCurrent}, {Node: "c", State: MemberCatchingUp}, {Node: "c", State: MemberOffline, OfflineFor: time.Minute},
+	}}
+	if got := c.NotReplicatedReason(); !strings.Contains(got, "the earlier member on c is not removed yet") || strings.Contains(got, "no response") {
+		t.Errorf("got %q", got)
+	}
+	c.Members[2].State = MemberOffline
+	if got := c.NotReplicatedReason(); !strings.Contains(got, "no response from c") || strings.Contains(got, "earlier") {
+		t.Errorf("none responds on c: got %q", got)
+	}
+}
+
 func TestMembersToRemove(t *testing.T) {
 	online := func(nodes ...string) (members []MemberStatus) {
 		for _, n := range nodes {

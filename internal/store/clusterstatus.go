@@ -96,6 +96,8 @@ func (c ClusterStatus) NotReplicatedReason() string {
 		switch node := cmp.Or(m.Node, "a member"); {
 		case m.Problem != "":
 			problems = append(problems, fmt.Sprintf("%s cannot write: %s", node, m.Problem))
+		case c.IsReplaced(m):
+			problems = append(problems, "the earlier member on "+node+" is not removed yet")
 		case m.State == MemberOffline && m.OfflineFor < time.Second:
 			problems = append(problems, "no response from "+node)
 		case m.State == MemberOffline:
@@ -118,6 +120,11 @@ func (c ClusterStatus) NotReplicatedReason() string {
 		problems = append(problems, fmt.Sprintf("%d of %d members respond", c.online(), Replicas))
 	}
 	return strings.Join(problems, "; ")
+}
+
+// IsReplaced reports whether a member is offline and another one responds on its node, which has a new disk.
+func (c ClusterStatus) IsReplaced(m MemberStatus) bool {
+	return m.State == MemberOffline && m.Node != "" && slices.ContainsFunc(c.Members, func(o MemberStatus) bool { return o.Node == m.Node && o.State != MemberOffline })
 }
 
 // streamsText names a stream, or counts several: the text is part of a line.

@@ -283,7 +283,11 @@ func (m *maintainer) removeReplaced(ctx context.Context, status ClusterStatus) e
 	}
 	node := cmp.Or(replaced.Node, "(unknown name)")
 	var response server.JSApiMetaServerRemoveResponse
-	if err := call(ctx, m.system, server.JSApiRemoveServer, server.JSApiMetaServerRemoveRequest{Peer: replaced.peer}, &response); err != nil {
+	err := call(ctx, m.system, server.JSApiRemoveServer, server.JSApiMetaServerRemoveRequest{Peer: replaced.peer}, &response)
+	if refused := (*server.ApiError)(nil); errors.As(err, &refused) && server.ErrorIdentifier(refused.ErrCode) == server.JSClusterServerMemberChangeInflightErr {
+		return nil // such as an earlier attempt of this removal; the next observation finds what remains
+	}
+	if err != nil {
 		return fmt.Errorf("removing member %s: %w", node, err)
 	}
 	m.s.log.Info("a member was removed from the store's cluster: it was replaced or is no longer configured", "node", node, "offline", replaced.OfflineFor.Round(time.Second))
