@@ -35,7 +35,7 @@ func TestNoteShowsForecastAndPlan(t *testing.T) {
 		{Region: "gcp/europe-west4", Peak: telemetry.Peak{P95: 120}},
 	}
 	const left = "load deviates from forecast: us-east-1 5.0x the forecast, for 12m (burst)"
-	const plan = "plan 12:00: us-east-1 +1 L4, ap-northeast-1 -1 L4; $7.46/h -> $7.10/h"
+	const plan = "plan of 12:00: us-east-1 +1 L4, ap-northeast-1 -1 L4; $7.46/h -> $7.10/h"
 	const peak = "forecast for the next 1h: peak p95 us-east-1 3400, europe-west4 120 uncached prompt tok/s"
 	note := func(width int) string {
 		return strings.Split(Render(s, nil, width, 0, mustTheme(NewTheme(ThemePlain, true))), "\n")[1]

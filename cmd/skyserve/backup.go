@@ -304,7 +304,7 @@ func runRestore(ctx context.Context, o *restoreOptions, out io.Writer) error {
 func restoreError(name string, admins []string, err error) error {
 	var status *telemetry.StatusError
 	if !errors.As(err, &status) {
-		return failed(fmt.Errorf("restoring %s: %w", name, err), cmp.Or(adminHint(admins, err), "'skyserve status' shows whether the service is running; if it is, run the command again"))
+		return failed(fmt.Errorf("restoring %s: %w", name, err), cmp.Or(adminHint(admins, err), hintStatus+"; if it is, run the command again"))
 	}
 	hint := "the store may be incomplete: run the command again"
 	switch status.Status {

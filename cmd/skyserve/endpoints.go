@@ -133,6 +133,10 @@ const hintAdmin = "--admin takes the address of a balancer for operators, not th
 // hintSlowAdmin is the hint for an address of --admin that does not respond in time.
 const hintSlowAdmin = "the balancer at --admin hangs or its machine is overloaded, or it is the address of another machine: read the balancer's log"
 
+// hintStatus is the hint for a service whose balancers do not respond. Where the service was joined by connect, status cannot
+// find its machines.
+const hintStatus = "'skyserve status', on the machine that deployed the service, shows whether it is running"
+
 // adminHint returns hintAdmin if nothing responds at the addresses of --admin, or a server without this API does,
 // hintSlowAdmin after a timeout, and else "".
 func adminHint(admins []string, err error) string {

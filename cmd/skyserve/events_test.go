@@ -122,7 +122,7 @@ func TestEventsWithoutAStore(t *testing.T) {
 		t.Errorf("nothing listens at --admin: got %#v", err)
 	}
 	// A balancer that answers says itself what to do.
-	for status, want := range map[int]string{http.StatusInternalServerError: "'skyserve status' shows whether the service is running", http.StatusNotFound: ""} {
+	for status, want := range map[int]string{http.StatusInternalServerError: "'skyserve status', on the machine that deployed the service, shows whether it is running", http.StatusNotFound: ""} {
 		var e *exitError
 		o := &eventsOptions{admins: []string{(&eventServer{status: status}).serve(t)}, limit: 50, list: outputFlags{output: "text"}}
 		if err := runEvents(t.Context(), o, &out, &errOut); !errors.As(err, &e) || e.hint != want {

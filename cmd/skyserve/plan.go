@@ -465,7 +465,7 @@ func (o *planOptions) observeService(ctx context.Context, since int64) (*control
 		}
 		observed, err := controller.Observe(ctx, admins, since, own)
 		if err != nil {
-			return nil, failed(err, "'skyserve status' shows whether the service is running")
+			return nil, failed(err, hintStatus)
 		}
 		return observed, nil
 	}

@@ -110,7 +110,7 @@ func (o *topOptions) hint(err error) string {
 	if o.ssh != "" {
 		return "'ssh " + o.ssh + " skyserve top --once' checks that it works on that host"
 	}
-	return "'skyserve status' shows whether the service is running; --admin URL selects another balancer"
+	return hintStatus + "; --admin URL selects another balancer"
 }
 
 // checkView rejects invalid flags and invalid combinations of them.

@@ -221,7 +221,7 @@ func fetchReport[R any](ctx context.Context, what string, admins []*telemetry.Cl
 		}
 	}
 	if best == nil {
-		hint := "'skyserve status' shows whether the service is running"
+		hint := hintStatus
 		if !slices.ContainsFunc(failures, isNot404) {
 			hint = "" // the answers say what to do
 		}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -79,6 +80,10 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers do not respond, or return errors: their replicas are counted from the last reports that other balancers have", len(failures), len(admins)))
 	}
 	o.Snapshot, o.Failed = mergeSnapshots(snapshots), len(failures)
+	if silent := silentBalancers(o.Snapshot); len(failures) == 0 && len(silent) > 0 { // not among admins: their processes on this computer have ended
+		o.lacksUnstored = true
+		o.Notes = append(o.Notes, fmt.Sprintf("no response from %s: replicas that no other balancer has do not count as running, and the latest load there is unknown; 'skyserve status' shows the state", strings.Join(silent, ", ")))
+	}
 	o.Counts = withoutOverprovision(o.Spec, CountReplicas(o.Snapshot))
 	o.RTT, o.Backlog = roundTrips(snapshots), backlogOf(snapshots)
 	if history {
@@ -86,6 +91,18 @@ func Observe(ctx context.Context, admins []*telemetry.Client, sinceMinute int64,
 		o.lacksUnstored = o.lacksUnstored || o.Failed > 0
 	}
 	return o, nil
+}
+
+// silentBalancers returns the IDs of the balancers that did not respond to those that reported the snapshot.
+func silentBalancers(s *telemetry.Snapshot) (ids []string) {
+	for _, r := range s.Regions {
+		for _, b := range r.Balancers {
+			if b.State == service.StateUnreachable {
+				ids = append(ids, b.ID)
+			}
+		}
+	}
+	return ids
 }
 
 // isUnreachable reports whether a request received no response.
@@ -240,7 +257,7 @@ func (o *Observed) addHistory(ctx context.Context, admins []*telemetry.Client, s
 	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
 	defer cancel()
 	points, complete, failures := ReadHistory(ctx, admins, sinceMinute)
-	o.Points, o.lacksUnstored = points, len(failures) > 0
+	o.Points, o.lacksUnstored = points, o.lacksUnstored || len(failures) > 0
 	if complete {
 		if failed := len(failures); failed > 0 {
 			o.Notes = append(o.Notes, fmt.Sprintf("%d of %d balancers did not return their latest load: what they have not stored yet is missing", failed, len(admins)))

@@ -39,6 +39,7 @@ func fakeAdmin(t *testing.T, yaml, snapshot, history string) string {
 
 const (
 	oneReady = `{"regions":[{"name":"local/us","replicas":[{"id":"us-0","model":"chat-small","gpu":"L4","state":"READY"}]}]}`
+	deadEU   = `{"regions":[{"name":"local/eu","balancers":[{"id":"lb-eu-0","state":"UNREACHABLE"}]},{"name":"local/us","replicas":[{"id":"us-0","model":"chat-small","gpu":"L4","state":"READY"}]}]}`
 	ofUS     = `{"minute":7,"balancer":"lb-us","region":"local/us","model":"chat-small","tier":"IW-F","prompt_tokens":3}`
 	ofEU     = `{"minute":7,"balancer":"lb-eu","region":"local/eu","model":"chat-small","tier":"IW-F","prompt_tokens":4}`
 )
@@ -60,6 +61,7 @@ func TestObserve(t *testing.T) {
 	eu := fakeAdmin(t, demandtest.Service, oneReady, answerOf("false", ofEU))
 	whole := fakeAdmin(t, demandtest.Service, oneReady, answerOf("true", ofUS+","+ofEU))
 	withoutHistory := fakeAdmin(t, demandtest.Service, oneReady, "")
+	unlisted := fakeAdmin(t, demandtest.Service, deadEU, answerOf("true", ofUS+","+ofEU))
 	for name, c := range map[string]struct {
 		admins []string
 		points int
@@ -69,6 +71,7 @@ func TestObserve(t *testing.T) {
 		"from memory":          {[]string{us, eu}, 2, "the store does not respond: the history contains only the minutes that balancers have in memory"},
 		"no history from one":  {[]string{us, withoutHistory}, 1, "the store does not respond: the history contains only the minutes that balancers have in memory; 1 of 2 balancers did not return their history"},
 		"second has the store": {[]string{us, whole}, 2, ""},
+		"one has ended":        {[]string{unlisted}, 2, "no response from lb-eu-0: replicas that no other balancer has do not count as running, and the latest load there is unknown; 'skyserve status' shows the state"},
 		"one is dead":          {[]string{"http://127.0.0.1:1", whole}, 2, "1 of 2 balancers do not respond, or return errors: their replicas are counted from the last reports that other balancers have"},
 	} {
 		o, err := Observe(t.Context(), clients(c.admins...), 0, true)

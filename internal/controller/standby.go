@@ -148,12 +148,13 @@ func (c *Controller) controlPlaneAlerts(now time.Time) (alerts []telemetry.Alert
 		return alerts
 	}
 	a := telemetry.Alert{Severity: telemetry.SeverityWarning, Kind: telemetry.AlertStore, Object: "members", NextStep: next, Message: "the store is " + s.Line()}
-	if full := membersWithProblem(s.Members); len(full) > 0 {
-		a.NextStep = fmt.Sprintf("free disk space on %s, or repair the disk; the member then returns automatically", strings.Join(full, " and "))
-	}
 	if s.Leader == "" {
 		a.Severity = telemetry.SeverityCritical
+		a.NextStep = "run 'skyserve up': nothing replaces lost members before a majority responds again; those that only restart return by themselves"
 		a.Message = "no majority of the store's members responds: planning, scaling, replacement and adoption are suspended; " + s.Line()
+	}
+	if full := membersWithProblem(s.Members); len(full) > 0 {
+		a.NextStep = fmt.Sprintf("free disk space on %s, or repair the disk; the member then returns automatically", strings.Join(full, " and "))
 	}
 	return append(alerts, a)
 }

@@ -232,7 +232,7 @@ type PlanChange struct {
 	Reason   string               `json:"reason"`
 }
 
-// PlanLine returns the changes of the last plan in one line, such as "plan 01:00: us +2 L4,
+// PlanLine returns the changes of the last plan in one line, such as "plan of 01:00: us +2 L4,
 // eu -1 L4; $3.22/h -> $4.02/h", with its time in zone; empty without a plan.
 func (s *Snapshot) PlanLine(zone *time.Location) string {
 	p := s.Plan
@@ -262,7 +262,7 @@ func (s *Snapshot) PlanLine(zone *time.Location) string {
 	if p.Error != "" {
 		text += "; later planning failed: " + strings.Join(strings.Fields(p.Error), " ")
 	}
-	return fmt.Sprintf("plan %s: %s", p.At.In(zone).Format("15:04"), text)
+	return fmt.Sprintf("plan of %s: %s", p.At.In(zone).Format("15:04"), text)
 }
 
 // describeChanges lists the plan's changes, and the cost if there is one.

@@ -20,13 +20,13 @@ func TestPlanLine(t *testing.T) {
 		want string
 	}{
 		{"none", nil, ""},
-		{"no change", &PlanSummary{At: at, Status: "optimal"}, "plan 01:00: no change"},
-		{"changes", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, eu}, CostPerHour: PlanCost{usd(3.2), usd(4)}}, "plan 01:00: us +2 L4, eu -1 2xL4; $3.20/h -> $4.00/h"},
-		{"not billed", &PlanSummary{At: at, Status: "feasible", Changes: []PlanChange{us}, CostPerHour: PlanCost{usd(0), usd(0)}}, "plan 01:00: us +2 L4"},
-		{"several models", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, other}}, "plan 01:00: m us +2 L4, big eu +1 H100"},
-		{"infeasible", &PlanSummary{At: at, Status: "infeasible", Infeasible: []string{"m in us: needs more"}}, "plan 01:00: infeasible: m in us: needs more"},
-		{"unknown", &PlanSummary{At: at, Status: "unknown"}, "plan 01:00: unknown"},
-		{"old", &PlanSummary{At: at, Status: "optimal", Error: "no balancer responds: GET a\nGET b"}, "plan 01:00: no change; later planning failed: no balancer responds: GET a GET b"},
+		{"no change", &PlanSummary{At: at, Status: "optimal"}, "plan of 01:00: no change"},
+		{"changes", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, eu}, CostPerHour: PlanCost{usd(3.2), usd(4)}}, "plan of 01:00: us +2 L4, eu -1 2xL4; $3.20/h -> $4.00/h"},
+		{"not billed", &PlanSummary{At: at, Status: "feasible", Changes: []PlanChange{us}, CostPerHour: PlanCost{usd(0), usd(0)}}, "plan of 01:00: us +2 L4"},
+		{"several models", &PlanSummary{At: at, Status: "optimal", Changes: []PlanChange{us, other}}, "plan of 01:00: m us +2 L4, big eu +1 H100"},
+		{"infeasible", &PlanSummary{At: at, Status: "infeasible", Infeasible: []string{"m in us: needs more"}}, "plan of 01:00: infeasible: m in us: needs more"},
+		{"unknown", &PlanSummary{At: at, Status: "unknown"}, "plan of 01:00: unknown"},
+		{"old", &PlanSummary{At: at, Status: "optimal", Error: "no balancer responds: GET a\nGET b"}, "plan of 01:00: no change; later planning failed: no balancer responds: GET a GET b"},
 		{"failed from the first", &PlanSummary{At: at, Error: "no balancer responds"}, "plan: no balancer responds"},
 	}
 	for _, tt := range tests {

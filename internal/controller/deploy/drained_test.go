@@ -230,10 +230,10 @@ func TestControllerBeforeLeaderIsKnown(t *testing.T) {
 		ready    []bool
 		want     string
 	}{
-		"unknown":              {"", 3, []bool{true, true, true}, "READY : no leader is known yet"},
+		"unknown":              {"", 3, []bool{true, true, true}, "STARTING : no leader is known yet"},
 		"known":                {"lb-eu-0", 3, []bool{true, true, true}, "READY lb-eu-0: "},
-		"no longer ready":      {"lb-eu-0", 3, []bool{true, false, true}, "READY : the leader lb-eu-0 is not ready"},
-		"others did not start": {"", 3, []bool{true, false, false}, "READY : no leader is known yet"},
+		"no longer ready":      {"lb-eu-0", 3, []bool{true, false, true}, "NOT_READY : the leader lb-eu-0 is not ready"},
+		"others did not start": {"", 3, []bool{true, false, false}, "STARTING : no leader is known yet"},
 		"none is ready":        {"", 3, []bool{false, false, false}, "STARTING lb-asia-0: "},
 		"the only controller":  {"", 1, []bool{true}, "READY lb-asia-0: "},
 	} {

@@ -393,9 +393,9 @@ func controllerOf(spec *service.Spec, machines []provision.Object, responses []m
 	}
 	several := len(ids) > 1 || len(ControlMachines(spec, machines, nil)) > 1
 	if rank(best) == 1 && several {
-		best.Machine, best.Admin, best.Reason = "", "", "no leader is known yet"
+		best.Machine, best.Admin, best.State, best.Reason = "", "", service.StateStarting, "no leader is known yet"
 		if leader != "" {
-			best.Reason = "the leader " + leader + " is not ready"
+			best.State, best.Reason = service.StateNotReady, "the leader "+leader+" is not ready"
 		}
 	}
 	return best
