@@ -117,12 +117,18 @@ func (d ReplicaDecisions) Reclaimed(id string) ReplicaDecisions {
 	return d
 }
 
-// onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused. A drained replica on
-// this computer whose process has ended stays drained: the controller starts it again.
+// onlyExisting returns d without decisions about replicas that do not exist, whose IDs may be reused. A drained or donated
+// replica on this computer whose process has ended remains so: the controller starts it again. One that drains before it is
+// removed is not started again.
 func (d ReplicaDecisions) onlyExisting(have []provision.Object, spec *service.Spec) ReplicaDecisions {
+	isGone := func(id string, running []provision.Object) bool {
+		return !isRunning(running, id) && !isStaticReplica(spec, id)
+	}
 	withEnded := withEnded(have)
-	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return !isRunning(withEnded, id) && !isStaticReplica(spec, id) })
-	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool { return !isRunning(have, r.ID) && !isStaticReplica(spec, r.ID) })
+	d.Drained = slices.DeleteFunc(slices.Clone(d.Drained), func(id string) bool { return isGone(id, withEnded) })
+	d.Donated = slices.DeleteFunc(slices.Clone(d.Donated), func(r DonatedReplica) bool {
+		return isGone(r.ID, withEnded) || r.Draining() && isGone(r.ID, have)
+	})
 	return d
 }
 
