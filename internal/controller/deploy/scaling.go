@@ -176,7 +176,8 @@ func (e *PartialError) Error() string {
 // Unwrap returns all errors.
 func (e *PartialError) Unwrap() []error { return e.Errs }
 
-// PlanAddition returns the desired replicas with n more replicas of a model in a region, on a class.
+// PlanAddition returns the desired replicas with n more replicas of a model in a region, on a class. Those on this computer
+// whose process has ended count: they are started again, and n others are added.
 func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, n int, class provision.ReplicaClass) (DesiredReplicas, error) {
 	if g.Region.Cloud() == service.CloudStatic {
 		return DesiredReplicas{}, fmt.Errorf("%s: %w", g.Region, ErrNotManaged)
@@ -186,7 +187,7 @@ func (s *ReplicaScaler) PlanAddition(ctx context.Context, g cloud.ReplicaGroup, 
 		return DesiredReplicas{}, err
 	}
 	counts := provision.ClassCounts{}
-	serving, drained := servingAndDrained(replicasIn(have, g), s.Decisions)
+	serving, drained := servingAndDrained(replicasIn(withEnded(have), g), s.Decisions)
 	for _, o := range serving {
 		counts[replicaClassOf(o)]++
 	}
