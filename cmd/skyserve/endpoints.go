@@ -144,7 +144,8 @@ func adminHint(admins []string, err error) string {
 	if len(admins) > 0 && errors.As(err, &network) && network.Timeout() {
 		return hintSlowAdmin
 	}
-	if len(admins) > 0 && (errors.As(err, &network) || errors.Is(err, telemetry.ErrNotFound)) {
+	noSuchAPI := errors.Is(err, telemetry.ErrNotFound) && !errors.Is(err, telemetry.ErrNoStore)
+	if len(admins) > 0 && (errors.As(err, &network) || noSuchAPI) {
 		return hintAdmin
 	}
 	return ""

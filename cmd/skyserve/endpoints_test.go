@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -61,6 +62,7 @@ func TestHintsForAdminAddress(t *testing.T) {
 		{context.DeadlineExceeded, hintSlowAdmin},
 		{refused, hintAdmin},
 		{telemetry.ErrNotFound, hintAdmin},
+		{&telemetry.StatusError{Status: http.StatusNotFound, Code: "no_store"}, ""},
 		{errors.New("no majority"), ""},
 	} {
 		if got := adminHint([]string{"http://127.0.0.1:8100"}, fmt.Errorf("fetching a snapshot: %w", tt.err)); got != tt.want {

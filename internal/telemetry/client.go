@@ -34,7 +34,12 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrConflict is a response of 409, such as for an older assignment than the balancer's.
 	ErrConflict = errors.New("conflict")
+	// ErrNoStore is a response with CodeNoStore: the request needs a store, and this balancer has none.
+	ErrNoStore = errors.New("no store")
 )
+
+// CodeNoStore is the code of the admin API's error for a balancer that has no store.
+const CodeNoStore = "no_store"
 
 // StatusError is a response whose status is not 2xx.
 type StatusError struct {
@@ -42,6 +47,7 @@ type StatusError struct {
 	URL     string // without a password
 	Status  int    // HTTP status
 	Message string // from the server, or the text of the status
+	Code    string // of the kind of error, such as CodeNoStore; usually empty
 }
 
 // Error returns the request, the status and the server's message.
@@ -49,9 +55,10 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s %s returned %d: %s", e.Method, e.URL, e.Status, e.Message)
 }
 
-// Is makes 404 an ErrNotFound and 409 an ErrConflict.
+// Is makes 404 an ErrNotFound, 409 an ErrConflict and CodeNoStore an ErrNoStore.
 func (e *StatusError) Is(target error) bool {
 	return target == ErrNotFound && e.Status == http.StatusNotFound ||
+		target == ErrNoStore && e.Code == CodeNoStore ||
 		target == ErrConflict && e.Status == http.StatusConflict
 }
 
@@ -306,26 +313,29 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (int,
 // statusError returns the error of an unsuccessful response.
 func statusError(method, target string, res *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
-	message := printable.Line(errorMessage(data)) // the server may not be an admin API
+	message, code := errorMessage(data)
+	message = printable.Line(message) // the server may not be an admin API
 	if err != nil || message == "" {
 		message = http.StatusText(res.StatusCode)
 	}
-	return &StatusError{Method: method, URL: target, Status: res.StatusCode, Message: message}
+	return &StatusError{Method: method, URL: target, Status: res.StatusCode, Message: message, Code: code}
 }
 
-// errorMessage returns the message of {"error":{"message":...}}, or the first line of any
+// errorMessage returns message and code of {"error":{"message":...,"code":...}}, or the first line of any
 // other text.
-func errorMessage(data []byte) string {
+func errorMessage(data []byte) (message, code string) {
 	var response struct {
 		Error struct {
 			Message string `json:"message"`
+			Code    any    `json:"code"` // other servers send numbers
 		} `json:"error"`
 	}
 	if json.Unmarshal(data, &response) == nil && response.Error.Message != "" {
-		return response.Error.Message
+		code, _ = response.Error.Code.(string)
+		return response.Error.Message, code
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
-	return strings.TrimSpace(line)
+	return strings.TrimSpace(line), ""
 }
 
 // withoutURL removes the URL that net/http and net/url put before the cause: do adds it without the

@@ -28,7 +28,7 @@ const errNoBackup = "this balancer has no store: set store_url in its configurat
 // detect a truncated backup by its missing end.
 func (a *API) serveBackup(w http.ResponseWriter, r *http.Request) {
 	if a.opts.Backup == nil {
-		writeError(w, http.StatusNotFound, errNoBackup)
+		writeNoStore(w, errNoBackup)
 		return
 	}
 	out := &backupWriter{w: w, ctl: http.NewResponseController(w)}
@@ -67,7 +67,7 @@ func (b *backupWriter) Write(p []byte) (int, error) {
 // another restore runs.
 func (a *API) serveRestore(w http.ResponseWriter, r *http.Request) {
 	if a.opts.Backup == nil {
-		writeError(w, http.StatusNotFound, errNoBackup)
+		writeNoStore(w, errNoBackup)
 		return
 	}
 	ctl := http.NewResponseController(w)

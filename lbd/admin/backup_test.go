@@ -76,6 +76,9 @@ func TestBackupResponses(t *testing.T) {
 			}
 			b, err := client.Restore(t.Context(), strings.NewReader("a backup"), true)
 			failed(err, c.restore)
+			if none := c.store == nil; errors.Is(backupErr, telemetry.ErrNoStore) != none || errors.Is(err, telemetry.ErrNoStore) != none {
+				t.Errorf("ErrNoStore: got %v and %v", backupErr, err)
+			}
 			var status *telemetry.StatusError
 			if errors.Is(err, telemetry.ErrConflict) != c.conflicts || errors.As(err, &status) && status.Status != c.status {
 				t.Errorf("got %v", err)

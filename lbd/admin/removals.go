@@ -28,7 +28,7 @@ func (a *API) announceRemovals(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if a.opts.Removals == nil {
-		writeError(w, http.StatusNotFound, "this balancer has no store, so nothing replaces its replicas")
+		writeNoStore(w, "this balancer has no store, so nothing replaces its replicas")
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), storedTimeout)

@@ -366,12 +366,23 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 // writeError writes an error in the common format of the API.
 func writeError(w http.ResponseWriter, status int, message string) {
+	writeErrorCode(w, status, "", message)
+}
+
+// writeNoStore responds with 404 and the code of telemetry.ErrNoStore.
+func writeNoStore(w http.ResponseWriter, message string) {
+	writeErrorCode(w, http.StatusNotFound, telemetry.CodeNoStore, message)
+}
+
+// writeErrorCode responds with a JSON error; an empty code is omitted.
+func writeErrorCode(w http.ResponseWriter, status int, code, message string) {
 	type text struct {
 		Message string `json:"message"`
+		Code    string `json:"code,omitempty"`
 	}
 	writeJSON(w, status, struct {
 		Error text `json:"error"`
-	}{text{message}})
+	}{text{message, code}})
 }
 
 // quoteClipped quotes client input and truncates it to a readable length.

@@ -101,7 +101,7 @@ func (a *API) serveServiceEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if a.opts.Events == nil {
-		writeError(w, http.StatusNotFound, "this balancer has no store, so it has no events: set store_url in its configuration or --store, or run the service with 'skyserve up'")
+		writeNoStore(w, "this balancer has no store, so it has no events: set store_url in its configuration or --store, or run the service with 'skyserve up'")
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), eventsTimeout)
@@ -148,7 +148,7 @@ func (a *API) recordEvents(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if a.opts.Events == nil {
-		writeError(w, http.StatusNotFound, "this balancer has no store, so it records no events: set store_url in its configuration or --store, or run the service with 'skyserve up'")
+		writeNoStore(w, "this balancer has no store, so it records no events: set store_url in its configuration or --store, or run the service with 'skyserve up'")
 		return
 	}
 	for _, e := range body.Events {
@@ -176,7 +176,7 @@ func (a *API) receivePending(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if a.opts.Events == nil {
-		writeError(w, http.StatusNotFound, "this balancer has no store, so it reports no events")
+		writeNoStore(w, "this balancer has no store, so it reports no events")
 		return
 	}
 	for i, e := range p.Events {
