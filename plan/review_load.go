@@ -271,7 +271,7 @@ func (r *review) forecastTraffic(f forecast.Forecaster, t *traffic, curve *LoadC
 	r.trackings[t.model][t.region] = r.calibratedTracking(t)
 	curve.PeakHigh = max(fc.Peaks.P95/s.Step.Seconds(), slices.Max(loads))
 	if factor > 1 {
-		addNote(fmt.Sprintf("planned for the %s peak of the forecast, not for its mean load", r.options.PeakQuantile))
+		addNote(fmt.Sprintf("planned for the %s peak of the forecast, which is above its mean", r.options.PeakQuantile))
 	}
 	for _, a := range fc.Assumed {
 		addNote(a)

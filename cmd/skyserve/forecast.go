@@ -68,10 +68,12 @@ func newForecastCmd() *cobra.Command {
 model, region and tier, with a 90 % prediction interval. Prompt tokens include cached ones;
 plan, status and top show forecasts of uncached prompt tokens only.
 
-The forecaster seasonal-naive repeats the previous day; seasonal-profile is the mean of
-previous days at the same time of day, adjusted to the current level; har is a heterogeneous
-autoregression, tvar an autoregression with time-varying coefficients, hmm a hidden Markov
-model, and auto a combination of the forecasters with the lowest past errors.
+The forecaster moving-average repeats the mean of the last hour; seasonal-naive the previous
+day; seasonal-profile is the mean of previous days at the same time of day, adjusted to the
+current level; damped-trend is exponential smoothing with a trend that fades, har a
+heterogeneous autoregression, tvar an autoregression with time-varying coefficients, hmm a
+hidden Markov model, arima a non-seasonal ARIMA model, and auto a combination of the
+forecasters with the lowest past errors.
 
 --backtest evaluates each forecaster out of sample: every --backtest-step it forecasts the
 next --horizon from the data before. Each series has one row per forecaster, and a row of the

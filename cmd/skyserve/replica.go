@@ -250,14 +250,14 @@ func (o *replicaOptions) addReplica(ctx context.Context, s *scaling, name string
 func chooseModel(spec *service.Spec, name string) (*service.Model, error) {
 	var names []string
 	for i := range spec.Models {
-		names = append(names, spec.Models[i].Name)
+		names = append(append(names, spec.Models[i].Name), spec.Models[i].Aliases...)
 	}
 	switch m := spec.ModelByName(name); {
 	case m != nil:
 		return m, nil
 	case name != "":
 		return nil, usage(fmt.Errorf("--model: must be one of %s, got %q", strings.Join(names, ", "), name), "")
-	case len(names) > 1:
+	case len(spec.Models) > 1:
 		return nil, usage(fmt.Errorf("--model is required: one of %s", strings.Join(names, ", ")), "")
 	}
 	return &spec.Models[0], nil

@@ -89,8 +89,8 @@ func TestModelOfReplicaAdd(t *testing.T) {
 	}{
 		{[]service.Model{one}, "", "org/m"},
 		{[]service.Model{one, two}, "m", "org/m"},
-		{[]service.Model{one, two}, "", "--model is required: one of org/m, n"},
-		{[]service.Model{one, two}, "x", `--model: must be one of org/m, n, got "x"`},
+		{[]service.Model{one, two}, "", "--model is required: one of org/m, m, n"},
+		{[]service.Model{one, two}, "x", `--model: must be one of org/m, m, n, got "x"`},
 	} {
 		m, err := chooseModel(&service.Spec{Models: tt.models}, tt.name)
 		got := fmt.Sprint(err)

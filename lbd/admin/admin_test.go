@@ -181,7 +181,7 @@ func TestRoutes(t *testing.T) {
 		want               string // part of the answer
 	}{
 		{"GET", "/healthz", "", 200, `"ok"`},
-		{"GET", "/nothing", "", 404, "the admin API has no GET /nothing; docs/openapi-admin.yaml describes it"},
+		{"GET", "/nothing", "", 404, "the admin API has no GET /nothing; docs/openapi-admin.yaml describes it. Clients use the address for clients, not this one"},
 		{"POST", "/v1/snapshot", "", 404, "the admin API has no POST /v1/snapshot; docs/openapi-admin.yaml describes it"},
 		{"GET", "/v1/service", "", 404, "without a service.yaml"},
 		{"GET", "/v1/decisions/req/1", "", 200, `"request":"req/1"`},

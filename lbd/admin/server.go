@@ -185,7 +185,7 @@ func New(opts Options) *API {
 		a.mux.HandleFunc(r.pattern, r.serve)
 	}
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, http.StatusNotFound, "the admin API has no "+r.Method+" "+r.URL.Path+"; docs/openapi-admin.yaml describes it")
+		writeError(w, http.StatusNotFound, "the admin API has no "+r.Method+" "+r.URL.Path+"; docs/openapi-admin.yaml describes it. Clients use the address for clients, not this one")
 	})
 	return a
 }

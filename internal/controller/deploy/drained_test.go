@@ -229,13 +229,14 @@ func TestControllerBeforeLeaderIsKnown(t *testing.T) {
 		machines int
 		ready    []bool
 		want     string
+		service  ServiceState
 	}{
-		"unknown":              {"", 3, []bool{true, true, true}, "STARTING : no leader is known yet"},
-		"known":                {"lb-eu-0", 3, []bool{true, true, true}, "READY lb-eu-0: "},
-		"no longer ready":      {"lb-eu-0", 3, []bool{true, false, true}, "NOT_READY : the leader lb-eu-0 is not ready"},
-		"others did not start": {"", 3, []bool{true, false, false}, "STARTING : no leader is known yet"},
-		"none is ready":        {"", 3, []bool{false, false, false}, "STARTING lb-asia-0: "},
-		"the only controller":  {"", 1, []bool{true}, "READY lb-asia-0: "},
+		"unknown":              {"", 3, []bool{true, true, true}, "STARTING : no leader is known yet", StateReady},
+		"known":                {"lb-eu-0", 3, []bool{true, true, true}, "READY lb-eu-0: ", StateReady},
+		"no longer ready":      {"lb-eu-0", 3, []bool{true, false, true}, "NOT_READY : the leader lb-eu-0 is not ready", StateDegraded},
+		"others did not start": {"", 3, []bool{true, false, false}, "STARTING : no leader is known yet", StateReady},
+		"none is ready":        {"", 3, []bool{false, false, false}, "STARTING lb-asia-0: ", StateDegraded},
+		"the only controller":  {"", 1, []bool{true}, "READY lb-asia-0: ", StateReady},
 	} {
 		var responses []machineReport
 		for _, ready := range tt.ready {
@@ -244,6 +245,11 @@ func TestControllerBeforeLeaderIsKnown(t *testing.T) {
 		c := controllerOf(spec, machines[:tt.machines], responses, tt.leader)
 		if got := fmt.Sprintf("%s %s: %s", c.State, c.Machine, c.Reason); got != tt.want || (c.Machine == "") != (c.Admin == "") {
 			t.Errorf("%s: got %q at %q, want %q", name, got, c.Admin, tt.want)
+		}
+		// A service whose controllers elect a leader, as after each up, is not degraded.
+		s := ServiceStatus{Controller: c, Regions: []RegionStatus{{Balancers: []MachineStatus{{State: service.StateReady, Desired: true}}}}}
+		if got, want := s.overallState(true), tt.service; got != want {
+			t.Errorf("%s: the service is %s, want %s", name, got, want)
 		}
 	}
 }

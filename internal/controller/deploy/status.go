@@ -460,13 +460,19 @@ func regionsOf(spec *service.Spec, machines []provision.Object, responses []mach
 	return regions
 }
 
+// elects reports whether controllers run and no leader is known, as in the first seconds after `up`. If there is none for
+// long, alerts say why.
+func (c *ControllerStatus) elects() bool {
+	return c.State == service.StateStarting && c.Machine == ""
+}
+
 // overallState returns the state of the service; complete means that every region was listed.
 func (s *ServiceStatus) overallState(complete bool) ServiceState {
 	healthy, serving, starting := complete && len(s.Drift) == 0 && s.StateError == "", false, false
 	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
 		healthy = false
 	}
-	if c := s.Controller; c != nil && c.State != service.StateReady {
+	if c := s.Controller; c != nil && c.State != service.StateReady && !c.elects() {
 		healthy = false
 	}
 	for _, r := range s.Regions {
