@@ -250,13 +250,17 @@ func TestUnstoredPoints(t *testing.T) {
 		}
 		m.count()
 		check("before the first push", 0, point(first, 1))
-		time.Sleep(time.Minute + pushInterval)
+		pass := func(d time.Duration) { // also what the balancer stores at the same time
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		pass(time.Minute + pushInterval)
 		m.count()
-		time.Sleep(pushInterval)
+		pass(pushInterval)
 		m.count()
 		check("this minute is stored in part", 0, point(first+1, 2))
 		s.set(func(s *fakePointStore) { s.away = errors.New("no majority") })
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		m.count()
 		check("the store is unavailable", 0, point(first+1, 2), point(first+3, 1))
 		check("only the last minute", first+3, point(first+3, 1))
