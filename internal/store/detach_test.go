@@ -61,6 +61,28 @@ func TestDetachFailsWithoutMemberOfStream(t *testing.T) {
 	}
 }
 
+// A member that reads the cluster's state, and only then hears that another member has taken over all data, keeps the record
+// of that: with its own, outdated data it would open the former cluster again. A state that it reads later clears the record.
+func TestOldStateKeepsRecordOfMovedData(t *testing.T) {
+	t.Parallel()
+	m := &maintainer{s: &Server{opts: Options{Dir: t.TempDir()}, member: member{Cluster: "chat", Node: "a", ID: "x"}}}
+	before := m.movedMessages()
+	if err := m.recordDataMoved(); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		messages int
+		want     bool
+	}{{before, true}, {m.movedMessages(), false}, {m.movedMessages(), false}} {
+		if err := m.clearDataMoved(step.messages); err != nil {
+			t.Fatal(err)
+		}
+		if got := must[member](t)(readMember(m.s.opts.Dir)).DataMoved; got != step.want {
+			t.Errorf("a state read after %d messages: moved is %t, want %t", step.messages, got, step.want)
+		}
+	}
+}
+
 // detach detaches a member, which ends by itself: the limit guards against hanging. Each stream that moves extends the
 // wait.
 func detach(t *testing.T, s *Server) error {

@@ -149,6 +149,7 @@ func (m *maintainer) maintain(ctx context.Context, status *ClusterStatus) error 
 	}
 	octx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
+	messages := m.movedMessages()
 	mark, err := js.Stream(octx, clusterStream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return m.openCluster(ctx, js, status)
@@ -162,7 +163,7 @@ func (m *maintainer) maintain(ctx context.Context, status *ClusterStatus) error 
 	}
 	config := mark.CachedInfo().Config
 	if config.Metadata[detachedKey] == "" {
-		if err := m.recordDataMoved(false); err != nil {
+		if err := m.clearDataMoved(messages); err != nil {
 			return err
 		}
 	}

@@ -10,20 +10,43 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// recordDataMoved records on disk whether another member has taken over all data: see member.DataMoved.
-func (m *maintainer) recordDataMoved(moved bool) error {
-	s := m.s
-	s.movedMu.Lock()
-	defer s.movedMu.Unlock()
-	if moved == s.dataMoved {
+// recordDataMoved records on disk that another member has taken over all data: see member.DataMoved.
+func (m *maintainer) recordDataMoved() error {
+	m.s.movedMu.Lock()
+	defer m.s.movedMu.Unlock()
+	m.s.movedMessages++
+	return m.writeDataMoved(true)
+}
+
+// clearDataMoved records that no member has taken over all data, as the cluster's state says. messages is what
+// movedMessages returned before that state was requested: a message that was received meanwhile is newer than the state.
+func (m *maintainer) clearDataMoved(messages int) error {
+	m.s.movedMu.Lock()
+	defer m.s.movedMu.Unlock()
+	if m.s.movedMessages != messages {
 		return nil
 	}
-	own := s.member
+	return m.writeDataMoved(false)
+}
+
+// movedMessages returns how many messages have reported that another member has taken over all data.
+func (m *maintainer) movedMessages() int {
+	m.s.movedMu.Lock()
+	defer m.s.movedMu.Unlock()
+	return m.s.movedMessages
+}
+
+// writeDataMoved writes the identity of this member if it changes. The caller holds movedMu.
+func (m *maintainer) writeDataMoved(moved bool) error {
+	if moved == m.s.dataMoved {
+		return nil
+	}
+	own := m.s.member
 	own.DataMoved = moved
-	if err := own.write(s.opts.Dir); err != nil {
+	if err := own.write(m.s.opts.Dir); err != nil {
 		return fmt.Errorf("recording whether another member holds all data: %w", err)
 	}
-	s.dataMoved = moved
+	m.s.dataMoved = moved
 	return nil
 }
 
@@ -33,7 +56,7 @@ func (m *maintainer) replyMoved(msg *nats.Msg) {
 	if string(msg.Data) == own.ID {
 		return
 	}
-	if err := m.recordDataMoved(true); err != nil {
+	if err := m.recordDataMoved(); err != nil {
 		m.s.log.Error("another member has taken over all data of the store's cluster, and recording that failed, retrying: free space or repair the disk", "err", err)
 		return
 	}

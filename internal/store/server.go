@@ -82,8 +82,9 @@ type Server struct {
 	member    member // not used without a cluster
 	detaching atomic.Bool
 
-	movedMu   sync.Mutex
-	dataMoved bool // member.DataMoved in the directory; false at first, because Serve removes moved data
+	movedMu       sync.Mutex
+	movedMessages int  // see maintainer.movedMessages
+	dataMoved     bool // member.DataMoved in the directory; false at first, because Serve removes moved data
 
 	mu         sync.Mutex
 	outage     *Outage     // why it cannot write, or that its disk is nearly full; nil otherwise

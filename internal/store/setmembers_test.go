@@ -219,7 +219,7 @@ func TestFailedDetachIsForgottenAfterMaintainerRestarts(t *testing.T) {
 	m := s.maintainer
 	s.mu.Unlock()
 	s.stopMaintainer()
-	err := errors.Join(m.recordDataMoved(true), s.startMaintainer(m.ctx, m.ns, m.offline))
+	err := errors.Join(m.recordDataMoved(), s.startMaintainer(m.ctx, m.ns, m.offline))
 	s.changing.Unlock()
 	if err != nil {
 		t.Fatal(err)
