@@ -23,8 +23,10 @@ import (
 // overHTTP2 returns a client that uses only HTTP/2, over one connection at a time. MaxConnsPerHost: a transport shares a
 // connection only after it has delivered it to the request that opened it, so that the next request could open a second one.
 func overHTTP2(t *testing.T, secure *tls.Config) *http.Client {
-	transport := &http.Transport{TLSClientConfig: secure, Protocols: new(http.Protocols), MaxConnsPerHost: 1,
-		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true}}
+	transport := &http.Transport{
+		TLSClientConfig: secure, Protocols: new(http.Protocols), MaxConnsPerHost: 1,
+		HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true},
+	}
 	transport.Protocols.SetHTTP2(secure != nil)
 	transport.Protocols.SetUnencryptedHTTP2(secure == nil)
 	t.Cleanup(transport.CloseIdleConnections)
