@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +20,9 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	}
 	defer res.Body.Close()
 	if _, err := io.Copy(w, res.Body); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) { // the only sign by which a balancer can report a failure in between
+			err = fmt.Errorf("the balancer ended it early (%w); 'skyserve logs' shows the reason", err)
+		}
 		return fmt.Errorf("reading the backup from %s: %w", redact(c.base), err)
 	}
 	return nil

@@ -50,7 +50,7 @@ func TestBackupResponses(t *testing.T) {
 		"healthy":          {&fakeBackup{written: "file"}, "", "", 0, false},
 		"no store":         {nil, "404: this balancer has no store", "404: this balancer has no store", 404, false},
 		"store is down":    {&fakeBackup{err: errUnavailable}, "503: store unavailable", "503: store unavailable", 503, false},
-		"fails in between": {&fakeBackup{written: "fi", err: errUnavailable}, "reading the backup", "503: store unavailable", 503, false},
+		"fails in between": {&fakeBackup{written: "fi", err: errUnavailable}, "the balancer ended it early (unexpected EOF); 'skyserve logs' shows the reason", "503: store unavailable", 503, false},
 		"newer data":       {&fakeBackup{written: "file", err: newer}, "reading the backup", "409: the store of the running service existed before the backup of", 409, true},
 		"another restore":  {&fakeBackup{written: "file", err: fmt.Errorf("restoring the store: %w", telemetry.ErrRestoreRunning)}, "reading the backup", "423: another restore into this store is running", 423, false},
 		"another service":  {&fakeBackup{written: "file", err: &telemetry.BackupError{Problem: "it is a backup of the service x"}}, "reading the backup", "400: it is a backup of the service x", 400, false},
