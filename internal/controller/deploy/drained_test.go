@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"skyserve/internal/agent"
+	"skyserve/internal/controller"
 	"skyserve/internal/identity"
 	"skyserve/internal/service"
 	"skyserve/provision"
@@ -250,6 +251,12 @@ func TestControllerBeforeLeaderIsKnown(t *testing.T) {
 		s := ServiceStatus{Controller: c, Regions: []RegionStatus{{Balancers: []MachineStatus{{State: service.StateReady, Desired: true}}}}}
 		if got, want := s.overallState(true), tt.service; got != want {
 			t.Errorf("%s: the service is %s, want %s", name, got, want)
+		}
+		// Nor is its store unknown: it starts.
+		s.Store = controller.StoreStarting
+		(&Inspector{Deployer: &Deployer{Spec: spec}}).addBalancerReports(t.Context(), &s, nil, nil)
+		if got, want := s.Store == "unknown", tt.service != StateReady; got != want {
+			t.Errorf("%s: the store is %s", name, s.Store)
 		}
 	}
 }

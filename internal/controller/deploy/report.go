@@ -41,7 +41,7 @@ func (i *Inspector) addBalancerReports(ctx context.Context, s *ServiceStatus, ma
 		}
 	}
 	i.addMissing(s)
-	if c := s.Controller; !cloud.UsesClouds(i.Deployer.Spec) && (c == nil || c.State != service.StateReady) {
+	if !cloud.UsesClouds(i.Deployer.Spec) && !s.controllerRuns() {
 		s.Store = "unknown"
 	}
 	for n := range s.Regions {

@@ -466,13 +466,18 @@ func (c *ControllerStatus) elects() bool {
 	return c.State == service.StateStarting && c.Machine == ""
 }
 
+// controllerRuns reports whether a controller is ready or will soon lead.
+func (s *ServiceStatus) controllerRuns() bool {
+	return s.Controller != nil && (s.Controller.State == service.StateReady || s.Controller.elects())
+}
+
 // overallState returns the state of the service; complete means that every region was listed.
 func (s *ServiceStatus) overallState(complete bool) ServiceState {
 	healthy, serving, starting := complete && len(s.Drift) == 0 && s.StateError == "", false, false
 	if s.DNS != nil && s.DNS.Server != nil && s.DNS.Server.State != service.StateReady {
 		healthy = false
 	}
-	if c := s.Controller; c != nil && c.State != service.StateReady && !c.elects() {
+	if s.Controller != nil && !s.controllerRuns() {
 		healthy = false
 	}
 	for _, r := range s.Regions {
