@@ -267,10 +267,15 @@ func (v *serviceView) repairOf(s *deploy.ServiceStatus) string {
 		return starts && (c.Kind == provision.KindReplica || c.Kind == provision.KindBalancer && !cloud.UsesClouds(v.spec))
 	}
 	notRepaired := func(c deploy.StatusChange) bool { return !isRepaired(c) }
-	if s.Controller == nil || s.Controller.State != service.StateReady || slices.ContainsFunc(s.Drift, notRepaired) {
+	switch {
+	case slices.ContainsFunc(s.Drift, notRepaired):
 		return "repair it with"
+	case s.Controller != nil && s.Controller.State == service.StateReady:
+		return "the controller repairs it; if it stays"
+	case s.FailsOver():
+		return "the next leader repairs it; if it stays"
 	}
-	return "the controller repairs it; if it stays"
+	return "repair it with"
 }
 
 // machineTable returns the table of the balancers and replicas.

@@ -191,6 +191,9 @@ func (i *Inspector) Status(ctx context.Context) (*ServiceStatus, error) {
 	if s.Leadership != nil {
 		s.Controller = controllerOf(i.Deployer.Spec, machines, responses, s.Leadership.Leader)
 	}
+	if s.FailsOver() && s.StoreState != nil && !s.StoreState.External { // what it reported last may be outdated
+		s.Store = "unknown, because the leader is not ready"
+	}
 	s.State = s.overallState(len(l.Failed) == 0)
 	return s, nil
 }

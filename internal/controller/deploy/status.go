@@ -471,6 +471,23 @@ func (s *ServiceStatus) controllerRuns() bool {
 	return s.Controller != nil && (s.Controller.State == service.StateReady || s.Controller.elects())
 }
 
+// FailsOver reports whether the leader of the controllers is not ready, and enough others are to elect the next one.
+func (s *ServiceStatus) FailsOver() bool {
+	c, l := s.Controller, s.Leadership
+	if c == nil || l == nil || c.State != service.StateNotReady || l.Leader == "" {
+		return false
+	}
+	ready := 0
+	for _, r := range s.Regions {
+		for _, b := range r.Balancers {
+			if b.State == service.StateReady && slices.Contains(l.Standbys, b.ID) {
+				ready++
+			}
+		}
+	}
+	return ready > (1+len(l.Standbys))/2
+}
+
 // overallState returns the state of the service; complete means that every region was listed.
 func (s *ServiceStatus) overallState(complete bool) ServiceState {
 	healthy, serving, starting := complete && len(s.Drift) == 0 && s.StateError == "", false, false
