@@ -74,7 +74,7 @@ var mayImport = map[string][]string{
 	"lbd/wire":        {},
 	"lbd/discover":    {"internal/printable", "internal/service", "lbd/wire"},
 	"lbd/trace":       {"lbd/proxy"},
-	"lbd/health":      {"internal/printable", "internal/service", "internal/telemetry"},
+	"lbd/health":      {"internal/printable", "internal/service", "internal/telemetry", "lbd/core/breaker"},
 	"lbd/peer":        {"internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/wire"},
 	"lbd/admin":       {"internal/printable", "internal/service", "internal/telemetry", "lbd/core", "lbd/policy", "lbd/proxy", "lbd/peer", "lbd/record"},
 	"lbd": {

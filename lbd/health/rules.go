@@ -9,6 +9,7 @@ import (
 	"skyserve/internal/printable"
 	"skyserve/internal/service"
 	"skyserve/internal/telemetry"
+	"skyserve/lbd/core/breaker"
 )
 
 // The thresholds of the alerts, with their reasons.
@@ -156,7 +157,7 @@ func excludedReplicas(_ *Watch, o *Observation) (found []condition) {
 		case r.State == service.StateInterrupted:
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertInterruption, r.ID, "the cloud interrupts its machine: "+reason(r.Reason),
 				o.ifDeployed("no action is needed: a replacement starts ('skyserve events' shows it)", o.addReplica(r.Model))))
-		case r.State == service.StateNotReady && strings.HasPrefix(r.Reason, "ejected "):
+		case r.State == service.StateNotReady && breaker.IsEjection(r.Reason):
 			found = append(found, o.raise(telemetry.SeverityWarning, telemetry.AlertEjection, r.ID, reason(r.Reason),
 				o.readLog(r.ID)))
 		case r.State == service.StateNotReady:
@@ -198,7 +199,11 @@ func lostBalancers(_ *Watch, o *Observation) (found []condition) {
 		live[p.Region] = live[p.Region] || !p.Lost
 	}
 	for _, p := range o.Peers {
-		if limit := map[bool]time.Duration{true: lostPeer, false: newPeer}[p.Seen]; !p.Lost || p.LostFor < limit {
+		limit := newPeer
+		if p.Seen {
+			limit = lostPeer
+		}
+		if !p.Lost || p.LostFor < limit {
 			continue
 		}
 		message := fmt.Sprintf("no heartbeat for %s", p.LostFor.Round(time.Second))

@@ -7,6 +7,7 @@ package breaker
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -84,10 +85,16 @@ func (k *Breaker) Eject(now, first, longest time.Duration) {
 // EndBy shortens an ejection to end no later than until; then one trial request is allowed.
 func (k *Breaker) EndBy(until time.Duration) { k.ejectedUntil = min(k.ejectedUntil, until) }
 
+// reasonPrefix begins the reasons of ejected replicas, and of no others.
+const reasonPrefix = "ejected "
+
+// IsEjection reports whether the reason of a replica's state is that it is ejected: see Reason.
+func IsEjection(reason string) bool { return strings.HasPrefix(reason, reasonPrefix) }
+
 // Reason describes why nothing is sent to the replica; empty if it is not ejected.
 func (k *Breaker) Reason(now time.Duration) string {
 	if !k.Ejected(now) {
 		return ""
 	}
-	return fmt.Sprintf("ejected after %d consecutive failures, %s remaining", k.failures, (k.ejectedUntil - now).Round(100*time.Millisecond))
+	return fmt.Sprintf(reasonPrefix+"after %d consecutive failures, %s remaining", k.failures, (k.ejectedUntil - now).Round(100*time.Millisecond))
 }

@@ -42,6 +42,17 @@ func TestEjectionsDouble(t *testing.T) {
 	}
 }
 
+func TestReasonOfEjectionIsRecognised(t *testing.T) {
+	var k Breaker
+	if IsEjection(k.Reason(0)) || IsEjection("no response to 3 probes") {
+		t.Error("a replica that is not ejected has the reason of one that is")
+	}
+	k.Eject(0, time.Second, time.Minute)
+	if got := k.Reason(0); !IsEjection(got) {
+		t.Errorf("%q is not recognised", got)
+	}
+}
+
 // An ejected replica receives one trial request at a time.
 func TestEjectedReplicaGetsOneTrial(t *testing.T) {
 	var k Breaker
