@@ -68,20 +68,18 @@ lint:
 	$$(go env GOPATH)/bin/golangci-lint run
 
 # Runs the fast tests under the race detector: most slow ones start processes, repeat crashes at every call, or simulate
-# days, and the fast ones run the same code. make race-slow runs RACE_NIGHTLY too, which has few goroutines of its own (the
-# command line, the simulator's evaluation), and slow tests, such as the changes of the store's members, which only these
-# make; of RACE_SHORT the slow tests take too long for that. Tests that call testkit.NotUnderRace are skipped; each states its
-# reason. The race detector needs cgo. -vet=off: linting runs vet's analyzers; go test would analyse all dependencies again,
-# here for the race detector's build.
+# days, and the fast ones run the same code. make race-slow runs RACE_NIGHTLY too, whose tests take minutes under it (the
+# command line, deployments, the simulator's evaluation), and slow tests of the others, such as the changes of the store's
+# members. Tests that call testkit.NotUnderRace are skipped; each states its reason. The race detector needs cgo. -vet=off:
+# linting runs vet's analyzers; go test would analyse all dependencies again, here for the race detector's build.
 RACE         := CGO_ENABLED=1 go test -race -vet=off -timeout 15m
-RACE_NIGHTLY := skyserve/cmd/skyserve skyserve/internal/sim/eval
-RACE_SHORT   := $(RACE_NIGHTLY) skyserve/internal/controller/deploy
+RACE_NIGHTLY := skyserve/cmd/skyserve skyserve/internal/controller/deploy skyserve/internal/sim/eval
 race:
 	$(RACE) -short $(filter-out $(RACE_NIGHTLY),$(CONCURRENT))
 
 race-slow:
-	$(RACE) -short $(RACE_SHORT)
-	$(RACE) $(filter-out $(RACE_SHORT),$(CONCURRENT))
+	$(RACE) -short $(RACE_NIGHTLY)
+	$(RACE) $(filter-out $(RACE_NIGHTLY),$(CONCURRENT))
 
 # Runs each benchmark once, so that it keeps working; -short leaves out or shortens those that compute for seconds.
 # Figures of all: go test ./lbd/core -run '^$$' -bench .
