@@ -91,13 +91,16 @@ func tryAdmins(ctx context.Context, admins []*telemetry.Client, send func(contex
 }
 
 // recordDecision makes a decision about a replica, and adds an event if the decision has changed the service, also if it
-// failed after that.
-func (s *scaling) recordDecision(kind telemetry.EventKind, id, message string, decide func() error) error {
+// failed after that. If nothing was to be changed, it prints why, the text of unchanged after the id.
+func (s *scaling) recordDecision(kind telemetry.EventKind, id, message, unchanged string, decide func() error) error {
 	before := s.Changed
 	s.Changed = false
 	err := decide()
-	if s.Changed {
+	switch {
+	case s.Changed:
 		s.log.add(telemetry.Event{Kind: kind, Region: regionOf(s.svc, s.spec, id), Object: id, Message: message + " " + id})
+	case err == nil:
+		fmt.Fprintf(s.errOut, "%s %s\n", id, unchanged)
 	}
 	s.Changed = s.Changed || before
 	return err

@@ -15,11 +15,14 @@ type decision func(ctx context.Context, s *scaling) error
 // drainDecision returns the decision to drain a replica, or with false to send it requests again.
 func drainDecision(id string, yes bool) decision {
 	return func(ctx context.Context, s *scaling) error {
-		kind, message := telemetry.EventDrain, "drained"
+		kind, message, unchanged := telemetry.EventDrain, "drained", "is drained already"
 		if !yes {
-			kind, message = telemetry.EventResume, "undrained"
+			kind, message, unchanged = telemetry.EventResume, "undrained", "is not drained"
+			if s.Decisions.Donation(id) != nil {
+				unchanged += fmt.Sprintf(" but donated: 'skyserve replica reclaim %s' sends it requests again", id)
+			}
 		}
-		return s.recordDecision(kind, id, message, func() error {
+		return s.recordDecision(kind, id, message, unchanged, func() error {
 			err := s.Drain(ctx, id, yes)
 			if err == nil && !yes && !s.Changed {
 				err = s.undrainAtBalancers(ctx, id)
@@ -43,7 +46,7 @@ func (s *scaling) undrainAtBalancers(ctx context.Context, id string) error {
 func donateDecision(id string) decision {
 	return func(ctx context.Context, s *scaling) error {
 		s.OnDrained = func(id string) { s.printLine("donated %s", id) }
-		return s.recordDecision(telemetry.EventDonate, id, "donated", func() error { return s.Donate(ctx, id) })
+		return s.recordDecision(telemetry.EventDonate, id, "donated", "is donated already", func() error { return s.Donate(ctx, id) })
 	}
 }
 
@@ -53,7 +56,7 @@ func reclaimDecision(id string) decision {
 		if s.Decisions.IsDrained(id) && s.Decisions.Donation(id) == nil {
 			return usage(fmt.Errorf("%s is drained, not donated", id), fmt.Sprintf("'skyserve replica drain %s --undo' sends it requests again", id))
 		}
-		return s.recordDecision(telemetry.EventReclaim, id, "reclaimed", func() error { return s.Reclaim(ctx, id) })
+		return s.recordDecision(telemetry.EventReclaim, id, "reclaimed", "is not donated", func() error { return s.Reclaim(ctx, id) })
 	}
 }
 
