@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"skyserve/internal/agent"
 	"skyserve/internal/controller/deploy"
@@ -97,15 +98,28 @@ func (u *upRun) checkPorts() error {
 	return specUsage(err)
 }
 
-// awaitServing waits until the local balancers serve, and prints a line for each for which fresh
-// returns true.
+// awaitServing waits until the local balancers serve. It prints a line for each machine that is ready and for which fresh
+// returns true, and what it waits for if that takes long.
 func (u *upRun) awaitServing(ctx context.Context, have []provision.Object, fresh func(id string) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, fmt.Errorf("not ready within %s", u.timeout))
 	defer cancel()
-	return u.servingDelivery(u.withoutRemoved(have)).AwaitServing(ctx, u.spec, u.draining, func(id string) {
-		if fresh(id) {
-			u.printLine("ready %s", id)
+	began, waits := time.Now(), waitLines{}
+	for _, o := range have {
+		if o.Kind == provision.KindBalancer {
+			waits.balancers = append(waits.balancers, o.ID)
 		}
+	}
+	return u.servingDelivery(u.withoutRemoved(have)).AwaitServing(ctx, u.spec, u.draining, deploy.ServingObserver{
+		Ready: func(id string) {
+			if fresh(id) {
+				u.printLine("ready %s", id)
+			}
+		},
+		Waiting: func(ids []string, reasons map[string]string) {
+			for _, line := range waits.due(time.Since(began), ids, reasons) {
+				u.printLine("%s", line)
+			}
+		},
 	})
 }
 

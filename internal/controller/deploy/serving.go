@@ -61,11 +61,18 @@ func (e *NotReadyError) Error() string {
 // Unwrap returns the reason that the wait ended.
 func (e *NotReadyError) Unwrap() error { return e.Cause }
 
+// ServingObserver receives the progress of AwaitServing.
+type ServingObserver struct {
+	// Ready is called once for each balancer and replica that is ready.
+	Ready func(id string)
+	// Waiting is called after each poll with those that are not ready yet, sorted, and the reasons, by id.
+	Waiting func(ids []string, reasons map[string]string)
+}
+
 // AwaitServing returns when every balancer on this computer is ready and reports its replicas ready,
-// including those of static regions. Balancers report that shortly after the agents. ready is called
-// once for each balancer and replica; may be nil. When ctx ends first, the error is a *NotReadyError. A balancer whose port
-// stays in use is a *StartFailedError.
-func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draining map[string]bool, ready func(id string)) error {
+// including those of static regions. Balancers report that shortly after the agents. When ctx ends first, the error is a
+// *NotReadyError. A balancer whose port stays in use is a *StartFailedError.
+func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draining map[string]bool, progress ServingObserver) error {
 	waiting := dl.servingIDs(spec, draining)
 	total := len(waiting)
 	ports, checked := portWatch{}, time.Now()
@@ -76,14 +83,15 @@ func (dl *Delivery) AwaitServing(ctx context.Context, spec *service.Spec, draini
 				continue
 			}
 			waiting = slices.DeleteFunc(waiting, func(w string) bool { return w == id })
-			if reasons[id] == "" && ready != nil {
-				ready(id)
+			if reasons[id] == "" {
+				progress.Ready(id)
 			}
 		}
 		if len(waiting) == 0 {
 			dl.awaitReports(ctx)
 			return nil
 		}
+		progress.Waiting(waiting, reasons)
 		if time.Since(checked) >= portPollInterval {
 			seen := dl.readStatusesOf(ctx, dl.balancersAmong(waiting))
 			checked = time.Now()
