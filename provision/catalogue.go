@@ -20,7 +20,7 @@ func MachineTypes(cloud string) []MachineType {
 // MachineTypeOf finds a launchable machine type by name; false if there is none.
 func MachineTypeOf(cloud, name string) (MachineType, bool) {
 	m, known := catalogue.Find(cloud, name)
-	return MachineType{m}, known && m.PlanOnly == ""
+	return MachineType{m}, known && m.NotLaunched == ""
 }
 
 // Offering returns the offering of this type in a zone, at the catalogue's list price.

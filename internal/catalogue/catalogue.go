@@ -29,9 +29,9 @@ type Machine struct {
 	OnDemand float64
 	Spot     float64
 	From     string
-	// PlanOnly is the reason why the type is never launched; empty = it can be launched. Reserved
+	// NotLaunched is the reason why the type is never launched; empty = it can be launched. Reserved
 	// capacity of a service may still be of this type.
-	PlanOnly string
+	NotLaunched string
 	// Disk is the type of boot disk that Google requires; empty = pd-balanced.
 	Disk string
 	// SpotOnly: the cloud sells the type as spot, and reserved, but not on demand. OnDemand is then only
@@ -62,44 +62,44 @@ const (
 // (https://cloud.google.com/compute/docs/accelerator-optimized-machines, November 2026).
 var machines = []Machine{
 	{Cloud: service.CloudAWS, Type: "g6.xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.8048, Spot: 0.40, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "g6.2xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.2xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, NotLaunched: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g6.4xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, OnDemand: 1.3232, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "g6.8xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "g6.16xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 64, MemoryGiB: 256, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "gr6.4xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 128, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "gr6.8xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 256, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.8xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.16xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 64, MemoryGiB: 256, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "gr6.4xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 128, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "gr6.8xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 256, NotLaunched: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g6.12xlarge", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 48, MemoryGiB: 192, OnDemand: 4.6016, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "g6.24xlarge", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6.24xlarge", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, NotLaunched: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g6.48xlarge", GPU: "L4", GPUs: 8, GPUMemoryGB: 24, VCPUs: 192, MemoryGiB: 768, OnDemand: 13.3504, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "g5.xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 1.006, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "g5.2xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "g5.4xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "g5.8xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "g5.16xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 64, MemoryGiB: 256, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.2xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.4xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.8xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.16xlarge", GPU: "A10G", GPUs: 1, GPUMemoryGB: 24, VCPUs: 64, MemoryGiB: 256, NotLaunched: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g5.12xlarge", GPU: "A10G", GPUs: 4, GPUMemoryGB: 24, VCPUs: 48, MemoryGiB: 192, OnDemand: 5.672, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "g5.24xlarge", GPU: "A10G", GPUs: 4, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g5.24xlarge", GPU: "A10G", GPUs: 4, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, NotLaunched: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g5.48xlarge", GPU: "A10G", GPUs: 8, GPUMemoryGB: 24, VCPUs: 192, MemoryGiB: 768, OnDemand: 16.288, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "g6e.xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 4, MemoryGiB: 32, OnDemand: 1.861, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "g6e.2xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 8, MemoryGiB: 64, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "g6e.4xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 16, MemoryGiB: 128, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "g6e.8xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 32, MemoryGiB: 256, PlanOnly: sameGPUs},
-	{Cloud: service.CloudAWS, Type: "g6e.16xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 64, MemoryGiB: 512, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.2xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 8, MemoryGiB: 64, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.4xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 16, MemoryGiB: 128, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.8xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 32, MemoryGiB: 256, NotLaunched: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.16xlarge", GPU: "L40S", GPUs: 1, GPUMemoryGB: 48, VCPUs: 64, MemoryGiB: 512, NotLaunched: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g6e.12xlarge", GPU: "L40S", GPUs: 4, GPUMemoryGB: 48, VCPUs: 48, MemoryGiB: 384, OnDemand: 10.49264, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "g6e.24xlarge", GPU: "L40S", GPUs: 4, GPUMemoryGB: 48, VCPUs: 96, MemoryGiB: 768, PlanOnly: sameGPUs},
+	{Cloud: service.CloudAWS, Type: "g6e.24xlarge", GPU: "L40S", GPUs: 4, GPUMemoryGB: 48, VCPUs: 96, MemoryGiB: 768, NotLaunched: sameGPUs},
 	{Cloud: service.CloudAWS, Type: "g6e.48xlarge", GPU: "L40S", GPUs: 8, GPUMemoryGB: 48, VCPUs: 192, MemoryGiB: 1536, OnDemand: 30.13118, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p4d.24xlarge", GPU: "A100", GPUs: 8, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 1152, OnDemand: 21.957642, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p4de.24xlarge", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1152, OnDemand: 27.44705, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p5.4xlarge", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 16, MemoryGiB: 256, OnDemand: 6.88, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "p5.48xlarge", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 192, MemoryGiB: 2048, OnDemand: 55.04, From: "us-east-1"},
-	{Cloud: service.CloudAWS, Type: "p5e.48xlarge", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 192, MemoryGiB: 2048, PlanOnly: noListPrice},
+	{Cloud: service.CloudAWS, Type: "p5e.48xlarge", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 192, MemoryGiB: 2048, NotLaunched: noListPrice},
 	{Cloud: service.CloudAWS, Type: "p5en.48xlarge", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 192, MemoryGiB: 2048, OnDemand: 63.296, From: "us-east-1"},
 	{Cloud: service.CloudAWS, Type: "c7i.large", VCPUs: 2, MemoryGiB: 4, OnDemand: 0.08925, From: "us-east-1"},
 
 	{Cloud: service.CloudGCP, Type: "g2-standard-4", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.7068, Spot: 0.2818, From: "us-central1"},
-	{Cloud: service.CloudGCP, Type: "g2-standard-8", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, PlanOnly: sameGPUs},
-	{Cloud: service.CloudGCP, Type: "g2-standard-12", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 12, MemoryGiB: 48, PlanOnly: sameGPUs},
-	{Cloud: service.CloudGCP, Type: "g2-standard-16", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, PlanOnly: sameGPUs},
-	{Cloud: service.CloudGCP, Type: "g2-standard-32", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-8", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 8, MemoryGiB: 32, NotLaunched: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-12", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 12, MemoryGiB: 48, NotLaunched: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-16", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 16, MemoryGiB: 64, NotLaunched: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "g2-standard-32", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 32, MemoryGiB: 128, NotLaunched: sameGPUs},
 	{Cloud: service.CloudGCP, Type: "g2-standard-24", GPU: "L4", GPUs: 2, GPUMemoryGB: 24, VCPUs: 24, MemoryGiB: 96, OnDemand: 2.0008, From: "us-central1"},
 	{Cloud: service.CloudGCP, Type: "g2-standard-48", GPU: "L4", GPUs: 4, GPUMemoryGB: 24, VCPUs: 48, MemoryGiB: 192, OnDemand: 4.0016, From: "us-central1"},
 	{Cloud: service.CloudGCP, Type: "g2-standard-96", GPU: "L4", GPUs: 8, GPUMemoryGB: 24, VCPUs: 96, MemoryGiB: 384, OnDemand: 8.0031, From: "us-central1"},
@@ -107,16 +107,16 @@ var machines = []Machine{
 	{Cloud: service.CloudGCP, Type: "a2-highgpu-2g", GPU: "A100", GPUs: 2, GPUMemoryGB: 40, VCPUs: 24, MemoryGiB: 170, OnDemand: 7.34677, From: "us-central1"},
 	{Cloud: service.CloudGCP, Type: "a2-highgpu-4g", GPU: "A100", GPUs: 4, GPUMemoryGB: 40, VCPUs: 48, MemoryGiB: 340, OnDemand: 14.69354, From: "us-central1"},
 	{Cloud: service.CloudGCP, Type: "a2-highgpu-8g", GPU: "A100", GPUs: 8, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 680, OnDemand: 29.38708, From: "us-central1"},
-	{Cloud: service.CloudGCP, Type: "a2-megagpu-16g", GPU: "A100", GPUs: 16, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 1360, PlanOnly: sixteen},
-	{Cloud: service.CloudGCP, Type: "a2-ultragpu-1g", GPU: "A100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 12, MemoryGiB: 170, PlanOnly: localDisks},
-	{Cloud: service.CloudGCP, Type: "a2-ultragpu-2g", GPU: "A100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 24, MemoryGiB: 340, PlanOnly: localDisks},
-	{Cloud: service.CloudGCP, Type: "a2-ultragpu-4g", GPU: "A100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 48, MemoryGiB: 680, PlanOnly: localDisks},
-	{Cloud: service.CloudGCP, Type: "a2-ultragpu-8g", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1360, PlanOnly: localDisks},
+	{Cloud: service.CloudGCP, Type: "a2-megagpu-16g", GPU: "A100", GPUs: 16, GPUMemoryGB: 40, VCPUs: 96, MemoryGiB: 1360, NotLaunched: sixteen},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-1g", GPU: "A100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 12, MemoryGiB: 170, NotLaunched: localDisks},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-2g", GPU: "A100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 24, MemoryGiB: 340, NotLaunched: localDisks},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-4g", GPU: "A100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 48, MemoryGiB: 680, NotLaunched: localDisks},
+	{Cloud: service.CloudGCP, Type: "a2-ultragpu-8g", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1360, NotLaunched: localDisks},
 	{Cloud: service.CloudGCP, Type: "a3-highgpu-1g", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 26, MemoryGiB: 234, OnDemand: 87.83 / 8, From: "us-east4", SpotOnly: true},
 	{Cloud: service.CloudGCP, Type: "a3-highgpu-2g", GPU: "H100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 52, MemoryGiB: 468, OnDemand: 87.83 / 4, From: "us-east4", SpotOnly: true},
 	{Cloud: service.CloudGCP, Type: "a3-highgpu-4g", GPU: "H100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 104, MemoryGiB: 936, OnDemand: 87.83 / 2, From: "us-east4", SpotOnly: true},
 	{Cloud: service.CloudGCP, Type: "a3-highgpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, OnDemand: 87.83, From: "us-east4"},
-	{Cloud: service.CloudGCP, Type: "a3-megagpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, PlanOnly: sameGPUs},
+	{Cloud: service.CloudGCP, Type: "a3-megagpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, NotLaunched: sameGPUs},
 	{Cloud: service.CloudGCP, Type: "a3-ultragpu-8g", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 224, MemoryGiB: 2952, OnDemand: 84.806908493, From: "us-central1", Disk: "hyperdisk-balanced", SpotOnly: true},
 	{Cloud: service.CloudGCP, Type: "e2-standard-2", VCPUs: 2, MemoryGiB: 8, OnDemand: 0.06701, From: "us-central1"},
 }
@@ -134,7 +134,7 @@ func Find(cloud, name string) (Machine, bool) {
 func Launchable(cloud string) []Machine {
 	var out []Machine
 	for _, m := range machines {
-		if m.Cloud == cloud && m.PlanOnly == "" {
+		if m.Cloud == cloud && m.NotLaunched == "" {
 			out = append(out, m)
 		}
 	}

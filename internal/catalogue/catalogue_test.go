@@ -16,12 +16,12 @@ func TestTableIsComplete(t *testing.T) {
 		_, known := FindGPU(m.GPU)
 		switch {
 		case seen[m.Cloud+m.Type]:
-			t.Errorf("%s is there twice", m.Type)
+			t.Errorf("%s has two entries", m.Type)
 		case (m.GPU == "") != (m.GPUs == 0) || (m.GPU == "") != (m.GPUMemoryGB == 0) || m.GPU != "" && !known:
-			t.Errorf("%s: GPUs that cannot be: %+v", m.Type, m)
+			t.Errorf("%s: contradictory GPUs: %+v", m.Type, m)
 		case m.VCPUs <= 0 || m.MemoryGiB <= 0 || m.Spot > m.OnDemand || (m.OnDemand > 0) != (m.From != ""):
-			t.Errorf("cannot be: %+v", m)
-		case m.PlanOnly == "" && m.OnDemand == 0:
+			t.Errorf("%s: contradictory sizes or prices: %+v", m.Type, m)
+		case m.NotLaunched == "" && m.OnDemand == 0:
 			t.Errorf("%s can be launched and has no price", m.Type)
 		}
 		seen[m.Cloud+m.Type] = true

@@ -71,7 +71,7 @@ func BundledLocalSSDs(machineType string) int { return googleLocalSSDs[machineTy
 // per hour; 0 if it would attach none.
 func LocalSSDPrice(cloud string, g service.GPU) float64 {
 	for _, name := range SameGPUs(cloud, g.Type, max(1, g.Count)) {
-		if m, _ := Find(cloud, name); m.PlanOnly == "" && TakesLocalSSDs(cloud, name, g.LocalSSDs) {
+		if m, _ := Find(cloud, name); m.NotLaunched == "" && TakesLocalSSDs(cloud, name, g.LocalSSDs) {
 			return float64(g.LocalSSDs) * LocalSSDPerHour
 		}
 	}

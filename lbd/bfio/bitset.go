@@ -10,8 +10,8 @@ func (b *bitset) reset(n int) {
 	clear(*b)
 }
 
-func (b bitset) setBit(i int32) { b[i>>6] |= 1 << (i & 63) }
-func (b bitset) unset(i int32)  { b[i>>6] &^= 1 << (i & 63) }
+func (b bitset) setBit(i int32)   { b[i>>6] |= 1 << (i & 63) }
+func (b bitset) clearBit(i int32) { b[i>>6] &^= 1 << (i & 63) }
 
 // nextBit returns the first member in [from, to), or -1.
 func (b bitset) nextBit(from, to int32) int32 {
@@ -32,8 +32,8 @@ func (b bitset) nextBit(from, to int32) int32 {
 	return -1
 }
 
-// prev returns the last member in [from, to), or -1.
-func (b bitset) prev(from, to int32) int32 {
+// prevBit returns the last member in [from, to), or -1.
+func (b bitset) prevBit(from, to int32) int32 {
 	if from >= to {
 		return -1
 	}

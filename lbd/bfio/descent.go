@@ -39,7 +39,7 @@ func (s *Solver) replace(sl *slot) bool {
 		return false
 	}
 	s.waiting.setBit(s.position[sl.rank])
-	s.waiting.unset(s.position[best])
+	s.waiting.clearBit(s.position[best])
 	copy(row, s.own)
 	s.addJob(row, best, 1)
 	sl.rank = best
@@ -72,7 +72,7 @@ func (s *Solver) bestWaiting() (int32, float64) {
 		}
 		size := s.bestSize(life)
 		mid := s.firstFrom(from, to, size)
-		below := s.waiting.prev(from, mid)
+		below := s.waiting.prevBit(from, mid)
 		if below >= 0 { // the oldest job of the same size
 			below = s.waiting.nextBit(s.firstFrom(from, mid, s.jobs[s.pool[below]].size), to)
 		}

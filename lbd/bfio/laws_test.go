@@ -174,7 +174,7 @@ func TestBitsetAgainstASet(t *testing.T) {
 			in[i] = true
 		}
 		for _, i := range rapid.SliceOf(rapid.Int32Range(0, n-1)).Draw(t, "unset") {
-			b.unset(i)
+			b.clearBit(i)
 			delete(in, i)
 		}
 		from, to := rapid.Int32Range(0, n).Draw(t, "from"), rapid.Int32Range(0, n).Draw(t, "to")
@@ -187,8 +187,8 @@ func TestBitsetAgainstASet(t *testing.T) {
 				}
 			}
 		}
-		if b.nextBit(from, to) != next || b.prev(from, to) != prev {
-			t.Fatalf("[%d,%d) of %v: %d and %d", from, to, in, b.nextBit(from, to), b.prev(from, to))
+		if b.nextBit(from, to) != next || b.prevBit(from, to) != prev {
+			t.Fatalf("[%d,%d) of %v: %d and %d", from, to, in, b.nextBit(from, to), b.prevBit(from, to))
 		}
 	})
 }

@@ -65,7 +65,7 @@ func (s *Solver) restore() {
 	copy(s.load, s.base)
 	s.slots = append(s.slots[:0], s.best...)
 	for _, sl := range s.slots {
-		s.waiting.unset(s.position[sl.rank])
+		s.waiting.clearBit(s.position[sl.rank])
 		s.freeSlots[sl.worker]--
 		s.addJob(s.row(sl.worker), sl.rank, 1)
 	}

@@ -12,7 +12,7 @@ func (s *Solver) seed() {
 		s.freeSlots[worker]--
 		s.score[worker] += s.weight(rank)
 		s.addJob(s.row(worker), rank, 1)
-		s.waiting.unset(int32(at))
+		s.waiting.clearBit(int32(at))
 		s.slots = append(s.slots, slot{rank: rank, worker: worker})
 	}
 	s.findTopLoads()

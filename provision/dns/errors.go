@@ -11,10 +11,10 @@ import (
 	"skyserve/provision"
 )
 
-// unknownCodes are AWS's codes for missing, invalid or expired credentials; deniedCodes are those for a
-// caller without permission for the call.
+// credentialsCodes are AWS's codes for missing, invalid or expired credentials; deniedCodes are those for an
+// authenticated caller without permission for the call.
 var (
-	unknownCodes = []string{
+	credentialsCodes = []string{
 		"ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidClientTokenId", "InvalidSignatureException",
 		"MissingAuthenticationToken", "MissingAuthenticationTokenException", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch",
 		"UnrecognizedClientException",
@@ -29,7 +29,7 @@ func wrapError(err error, action, format string, args ...any) error {
 	if errors.As(err, &api) {
 		rejected := &provision.CredentialsError{Cloud: service.CloudAWS, Code: api.ErrorCode(), Err: err}
 		switch {
-		case slices.Contains(unknownCodes, rejected.Code):
+		case slices.Contains(credentialsCodes, rejected.Code):
 			rejected.Hint = "log in again (aws sso login, or new keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) and check with: aws sts get-caller-identity"
 			return rejected
 		case slices.Contains(deniedCodes, rejected.Code):

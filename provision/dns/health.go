@@ -51,8 +51,8 @@ type healthWatcher struct {
 	records map[string]*recordHealth // of the records with a check, by id
 }
 
-// newWatch returns a watcher that sends its checks through transport; nil = the default transport.
-func newWatch(transport http.RoundTripper) *healthWatcher {
+// newHealthWatcher returns a watcher that sends its checks through transport; nil = the default transport.
+func newHealthWatcher(transport http.RoundTripper) *healthWatcher {
 	if transport == nil {
 		transport = &http.Transport{
 			DisableKeepAlives: true,                                  // a terminating balancer must not wait for connections of its checks

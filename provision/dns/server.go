@@ -51,7 +51,7 @@ func NewServer(c service.NameServerConfig, transport http.RoundTripper, log *slo
 	s := &Server{
 		config: c, zone: dns.CanonicalName(c.Zone), name: dns.CanonicalName(c.Name),
 		distances: Distances{Routing: provision.DNSRouting(c.Routing), RTT: c.RTT},
-		watch:     newWatch(transport), log: log,
+		watch:     newHealthWatcher(transport), log: log,
 	}
 	var err error
 	if s.networks, err = networksOf(c.Clients); err != nil {
