@@ -34,9 +34,10 @@ type Machine struct {
 	NotLaunched string
 	// Disk is the type of boot disk that Google requires; empty = pd-balanced.
 	Disk string
-	// SpotOnly: the cloud sells the type as spot, and reserved, but not on demand. OnDemand is then only
-	// the basis of an unknown spot price: a published price, or the part of that of the machine with eight GPUs.
-	SpotOnly bool
+	// NotOnDemand: the cloud sells the type as spot, as flex-start (SellsFlexStart) and reserved, but not on demand.
+	// OnDemand is then only the basis of an unknown spot price: a published price, or the part of that of the machine
+	// with eight GPUs.
+	NotOnDemand bool
 }
 
 // Reasons for types that are known but not launched.
@@ -45,20 +46,20 @@ const (
 	sameGPUs = "a cheaper type has the same GPUs"
 	// sixteen: no model may request so many GPUs.
 	sixteen = "a replica has at most eight GPUs"
-	// localDisks: the sum of the list prices of its parts would be too low.
-	localDisks = "its price is unknown: its local SSDs are billed separately"
+	// localDisks: the table has no list price of the machine itself, only those of its local SSDs.
+	localDisks = "its price without its local SSDs, which are billed separately, is unknown"
 	// noListPrice: no on-demand price is published for the type.
 	noListPrice = "its on-demand price is unknown"
 )
 
-// machines is the table. Types have the names of the clouds' documentation. Prices of AWS are
+// machines is the table. Types have the names of the clouds' documentation. Prices of AWS, unless said below, are
 // for Linux in us-east-1, as published in July 2026
 // (https://aws.amazon.com/ec2/pricing/on-demand/). Prices of Google are the list prices of the
 // region From (https://cloud.google.com/compute/all-pricing). Those of A2 are from third parties
 // in November 2026: 3.673385 per GPU with its vCPUs and memory. Prices of G5, G6e and P5en are for Linux in
 // us-east-1, from AWS's price list as third parties read it in August and September 2026. That of A3 Ultra
 // is from https://cloud.google.com/products/compute/gpus-pricing as third parties read it in September 2026.
-// Types that Google sells as spot only are A3 High with fewer than eight GPUs, and A3 Ultra
+// Types that Google does not sell on demand are A3 High with fewer than eight GPUs, and A3 Ultra
 // (https://cloud.google.com/compute/docs/accelerator-optimized-machines, November 2026).
 var machines = []Machine{
 	{Cloud: service.CloudAWS, Type: "g6.xlarge", GPU: "L4", GPUs: 1, GPUMemoryGB: 24, VCPUs: 4, MemoryGiB: 16, OnDemand: 0.8048, Spot: 0.40, From: "us-east-1"},
@@ -112,12 +113,12 @@ var machines = []Machine{
 	{Cloud: service.CloudGCP, Type: "a2-ultragpu-2g", GPU: "A100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 24, MemoryGiB: 340, NotLaunched: localDisks},
 	{Cloud: service.CloudGCP, Type: "a2-ultragpu-4g", GPU: "A100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 48, MemoryGiB: 680, NotLaunched: localDisks},
 	{Cloud: service.CloudGCP, Type: "a2-ultragpu-8g", GPU: "A100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 96, MemoryGiB: 1360, NotLaunched: localDisks},
-	{Cloud: service.CloudGCP, Type: "a3-highgpu-1g", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 26, MemoryGiB: 234, OnDemand: 87.83 / 8, From: "us-east4", SpotOnly: true},
-	{Cloud: service.CloudGCP, Type: "a3-highgpu-2g", GPU: "H100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 52, MemoryGiB: 468, OnDemand: 87.83 / 4, From: "us-east4", SpotOnly: true},
-	{Cloud: service.CloudGCP, Type: "a3-highgpu-4g", GPU: "H100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 104, MemoryGiB: 936, OnDemand: 87.83 / 2, From: "us-east4", SpotOnly: true},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-1g", GPU: "H100", GPUs: 1, GPUMemoryGB: 80, VCPUs: 26, MemoryGiB: 234, OnDemand: 87.83 / 8, From: "us-east4", NotOnDemand: true},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-2g", GPU: "H100", GPUs: 2, GPUMemoryGB: 80, VCPUs: 52, MemoryGiB: 468, OnDemand: 87.83 / 4, From: "us-east4", NotOnDemand: true},
+	{Cloud: service.CloudGCP, Type: "a3-highgpu-4g", GPU: "H100", GPUs: 4, GPUMemoryGB: 80, VCPUs: 104, MemoryGiB: 936, OnDemand: 87.83 / 2, From: "us-east4", NotOnDemand: true},
 	{Cloud: service.CloudGCP, Type: "a3-highgpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, OnDemand: 87.83, From: "us-east4"},
 	{Cloud: service.CloudGCP, Type: "a3-megagpu-8g", GPU: "H100", GPUs: 8, GPUMemoryGB: 80, VCPUs: 208, MemoryGiB: 1872, NotLaunched: sameGPUs},
-	{Cloud: service.CloudGCP, Type: "a3-ultragpu-8g", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 224, MemoryGiB: 2952, OnDemand: 84.806908493, From: "us-central1", Disk: "hyperdisk-balanced", SpotOnly: true},
+	{Cloud: service.CloudGCP, Type: "a3-ultragpu-8g", GPU: "H200", GPUs: 8, GPUMemoryGB: 141, VCPUs: 224, MemoryGiB: 2952, OnDemand: 84.806908493, From: "us-central1", Disk: "hyperdisk-balanced", NotOnDemand: true},
 	{Cloud: service.CloudGCP, Type: "e2-standard-2", VCPUs: 2, MemoryGiB: 8, OnDemand: 0.06701, From: "us-central1"},
 }
 
@@ -184,35 +185,35 @@ func Alternatives(cloud, gpu string) (list string, counts bool) {
 // (https://cloud.google.com/compute/docs/instances/about-flex-start-vms, November 2026).
 func SellsFlexStart(cloud string) bool { return cloud == service.CloudGCP }
 
-// SellsOnDemand reports whether a cloud sells machines with exactly these GPUs on demand. It is false only
-// where each such machine is sold as spot only.
+// SellsOnDemand reports whether a cloud sells machines with exactly these GPUs on demand. It is false where no such
+// machine of the table is sold on demand, and true if the table has none.
 func SellsOnDemand(cloud, gpu string, count int) bool {
-	spotOnly := false
+	notOnDemand := false
 	for _, m := range Launchable(cloud) {
 		if m.GPU == gpu && m.GPUs == count {
-			if !m.SpotOnly {
+			if !m.NotOnDemand {
 				return true
 			}
-			spotOnly = true
+			notOnDemand = true
 		}
 	}
-	return !spotOnly
+	return !notOnDemand
 }
 
 // ListPrice returns the on-demand list price of the cheapest machine of a cloud with exactly this
 // number of GPUs that is sold on demand. If there is none, it returns the proportional price of the machine with the cheapest
 // GPUs; 0 if that is unknown. from describes the source of the price.
 func ListPrice(cloud, gpu string, count int) (usd float64, from string) {
-	part, partFrom, partSpotOnly := 0.0, "", false
+	part, partFrom, partNotOnDemand := 0.0, "", false
 	for _, m := range Launchable(cloud) {
 		if m.GPU != gpu || m.OnDemand == 0 {
 			continue
 		}
-		if m.GPUs == count && !m.SpotOnly && (usd == 0 || m.OnDemand < usd) {
+		if m.GPUs == count && !m.NotOnDemand && (usd == 0 || m.OnDemand < usd) {
 			usd, from = m.OnDemand, m.Type+" in "+m.From
 		}
-		if each := m.OnDemand / float64(m.GPUs) * float64(count); part == 0 || each < part || each == part && partSpotOnly && !m.SpotOnly {
-			part, partFrom, partSpotOnly = each, m.Type+" in "+m.From+", by the GPU", m.SpotOnly
+		if each := m.OnDemand / float64(m.GPUs) * float64(count); part == 0 || each < part || each == part && partNotOnDemand && !m.NotOnDemand {
+			part, partFrom, partNotOnDemand = each, m.Type+" in "+m.From+", by the GPU", m.NotOnDemand
 		}
 	}
 	if usd == 0 {

@@ -66,6 +66,21 @@ func TestEveryGPUIsInTable(t *testing.T) {
 	}
 }
 
+func TestAlternatives(t *testing.T) {
+	for _, c := range []struct {
+		cloud, gpu, want string
+		counts           bool
+	}{
+		{service.CloudAWS, "L4", "1, 4 or 8", true},
+		{service.CloudGCP, "A10G", "A100, H100, H200 or L4", false},
+		{service.CloudLocal, "L4", "", false}, // it rents nothing
+	} {
+		if got, counts := Alternatives(c.cloud, c.gpu); got != c.want || counts != c.counts {
+			t.Errorf("%s %s: got %q, %t", c.cloud, c.gpu, got, counts)
+		}
+	}
+}
+
 func TestListPrice(t *testing.T) {
 	for _, c := range []struct {
 		cloud, gpu string
@@ -77,7 +92,7 @@ func TestListPrice(t *testing.T) {
 		{service.CloudAWS, "L4", 2, 1.6096, "g6.xlarge in us-east-1, by the GPU"},
 		{service.CloudAWS, "A100", 8, 21.957642, "p4d.24xlarge in us-east-1"},
 		{service.CloudGCP, "A100", 4, 14.69354, "a2-highgpu-4g in us-central1"},
-		{service.CloudGCP, "H100", 1, 10.97875, "a3-highgpu-8g in us-east4, by the GPU"}, // smaller types are sold as spot only
+		{service.CloudGCP, "H100", 1, 10.97875, "a3-highgpu-8g in us-east4, by the GPU"}, // smaller types are not sold on demand
 		{service.CloudGCP, "H100", 8, 87.83, "a3-highgpu-8g in us-east4"},
 		{service.CloudGCP, "H200", 8, 84.806908493, "a3-ultragpu-8g in us-central1, by the GPU"},
 		{service.CloudGCP, "B200", 1, 0, ""},

@@ -98,15 +98,15 @@ func LocalSSDProblem(g service.GPU) string {
 	return fmt.Sprintf("must be unset: Google Cloud has no machine type with %d x %s that takes local SSDs", max(1, g.Count), g.Type)
 }
 
-// orList formats values as 1, 2 or 4.
+// orList formats values as 1, 2 or 4; none as an empty text.
 func orList[T any](values []T) string {
 	var words []string
 	for _, n := range values {
 		words = append(words, fmt.Sprint(n))
 	}
 	last := len(words) - 1
-	if last == 0 {
-		return words[0]
+	if last <= 0 {
+		return strings.Join(words, "")
 	}
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

@@ -50,7 +50,7 @@ func soldOffers(spec *service.Spec) map[service.Region]provision.Offerings {
 	for r, os := range all {
 		all[r] = slices.DeleteFunc(os, func(o provision.Offering) bool {
 			m, _ := provision.MachineTypeOf(r.Cloud(), o.Type)
-			return m.SpotOnly && o.Capacity == service.CapacityOnDemand
+			return m.NotOnDemand && o.Capacity == service.CapacityOnDemand
 		})
 	}
 	return all

@@ -71,7 +71,7 @@ func (p *Provider) Offerings(ctx context.Context, region service.Region) (provis
 			if !slices.Contains(types[i], t.Type) {
 				continue
 			}
-			if !t.SpotOnly {
+			if !t.NotOnDemand {
 				all = append(all, t.Offering(region, zone, service.CapacityOnDemand))
 			}
 			all = append(all, t.Offering(region, zone, service.CapacitySpot))
